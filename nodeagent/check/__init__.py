@@ -1,0 +1,1 @@
+"""JUDGE: Snapshot x Policy -> Findings. Pure."""

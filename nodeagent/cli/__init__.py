@@ -1,0 +1,1 @@
+"""nodeagentctl: commands, and render (table, picture and JSON from the same values)."""

@@ -1,0 +1,132 @@
+"""nodeagentctl: the command table, global options, and the one place where errors become sentences.
+
+Command modules are imported only when their command runs: `--help` costs no numpy and no grpc.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+
+from nodeagent.errors import NodeagentError, UsageError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module:attribute, short help)
+}
+"""Every command, its home, and the line that `nodeagentctl --help` shows for it."""
+
+EXIT_USAGE = 64
+EXIT_FAULT = 70
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """The global options, handed to each command as `click.Context.obj`."""
+
+    host: str | None
+    """Path of a recorded machine; None: this one."""
+    output: str
+    """table, json or jsonl."""
+    socket: str | None
+    """Path of the daemon's api.sock; None: the default one."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def __init__(
+        self, *args: object, commands_at: dict[str, tuple[str, str]], **kw: object
+    ) -> None:
+        super().__init__(*args, **kw)  # type: ignore[arg-type]  # click's own signature is Any
+        self._at = commands_at
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the table's order."""
+        return list(self._at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the command's module."""
+        if cmd_name not in self._at:
+            return None
+        module, _, attribute = self._at[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command list from the table alone."""
+        rows = [(name, text) for name, (_, text) in self._at.items()]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_at=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExample:     nodeagentctl topology check\n"
+    "Exit codes:  0 OK, 1 WARN, 2 FAIL, 3 UNKNOWN; 64 wrong usage, 70 our own fault",
+)
+@click.option(
+    "--host", metavar="PATH", help="Read a recorded machine (directory, archive or capture)."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "jsonl"]),
+    default="table",
+    show_default=True,
+    help="jsonl: one object a line, for what streams.",
+)
+@click.option("--socket", metavar="PATH", help="The daemon's api.sock.")
+@click.version_option(package_name="nodeagent")
+@click.pass_context
+def cli(ctx: click.Context, host: str | None, output: str, socket: str | None) -> None:
+    """See, check, place and watch one bare-metal GPU node."""
+    ctx.obj = Invocation(host=host, output=output, socket=socket)
+
+
+def fail(message: str, remedy: str, code: int) -> NoReturn:
+    """One sentence, one remedy, no traceback."""
+    click.echo(f"error: {message}", err=True)
+    if remedy:
+        click.echo(f"remedy: {remedy}", err=True)
+    sys.exit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of `nodeagentctl`."""
+    try:
+        result = cli.main(args=argv, prog_name="nodeagentctl", standalone_mode=False)
+        sys.stdout.flush()
+    except UsageError as error:
+        fail(str(error), error.remedy, EXIT_USAGE)
+    except NodeagentError as error:
+        fail(str(error), error.remedy, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
+        fail(error.format_message(), f"{where or 'nodeagentctl'} --help", EXIT_USAGE)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("NODEAGENT_TRACEBACK"):
+            raise
+        fail(
+            f"nodeagent met its own fault: {type(error).__name__}: {error}",
+            "run it again with NODEAGENT_TRACEBACK=1 and report what it prints",
+            EXIT_FAULT,
+        )
+    sys.exit(result if isinstance(result, int) else 0)

@@ -1,0 +1,1 @@
+"""What an agent process imports: the ring reader."""

@@ -1,0 +1,1 @@
+"""The fleet: receives reports, keeps them, answers questions."""

@@ -1,0 +1,1 @@
+"""The daemon: configuration, the pure turn, the loop, the actor."""

@@ -1,0 +1,1 @@
+"""The turn: (state, what was seen, now) -> (state, actions, report). Pure; time is an argument."""

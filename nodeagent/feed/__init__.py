@@ -1,0 +1,1 @@
+"""FEED: sources, decoders, the feeder process, the ring registry."""

@@ -1,0 +1,1 @@
+"""WATCH: GPUs, kernel log and shared memory into Events."""

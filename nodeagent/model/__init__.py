@@ -1,0 +1,1 @@
+"""WORDS: frozen values. No I/O, no clock."""

@@ -1,0 +1,99 @@
+"""PCI addresses, functions and links."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nodeagent.errors import ParseError
+from nodeagent.model.cpuset import CpuSet
+
+_BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+
+NVIDIA, AMD, INTEL, MELLANOX = "10de", "1002", "8086", "15b3"
+
+
+def parse_bdf(text: str) -> str:
+    """A PCI address in its one form: lower case, four digits of domain (more only where needed).
+
+    Raises ParseError. Source: Linux Documentation/PCI/sysfs-pci.rst; NVML prints eight digits of
+    domain.
+    """
+    m = _BDF.fullmatch(text.strip())
+    if m is None:
+        raise ParseError("PCI address", text, "domain:bus:device.function such as 0000:3b:00.0")
+    domain = (m[1] or "0").lstrip("0").lower().rjust(4, "0")
+    return f"{domain}:{m[2].lower()}:{m[3].lower()}.{m[4]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A PCIe link: what it runs at and what this end can do. None: the file was not there."""
+
+    speed_gts: float | None
+    width: int | None
+    max_speed_gts: float | None
+    max_width: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aer:
+    """Totals of Advanced Error Reporting since boot. Source: sysfs-bus-pci-devices-aer_stats."""
+
+    correctable: int
+    nonfatal: int
+    fatal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciFunction:
+    """One PCI function. `class_code` is four hex digits (0302 = 3D controller).
+
+    `numa_node` and `local_cpus` are None where firmware said nothing (-1, file missing): never a
+    guess.
+    `parents` go from the nearest bridge upward; `root_bus` is the `pciDDDD:BB` directory,
+    `DDDD:BB`.
+    """
+
+    bdf: str
+    class_code: str
+    vendor: str
+    device: str
+    numa_node: int | None
+    local_cpus: CpuSet | None
+    parents: tuple[str, ...]
+    root_bus: str
+    driver: str | None = None
+    link: Link | None = None
+    subsystem: str | None = None
+    iommu_group: int | None = None
+    physfn: str | None = None
+    """BDF of the physical function when this is an SR-IOV virtual function."""
+    aer: Aer | None = None
+    acs_redirect: bool | None = None
+    """Whether ACS request/completion redirect is on (bridges; None: config space not readable)."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """A display, 3D or processing accelerator function (classes 03xx and 12xx)."""
+        return self.class_code[:2] in ("03", "12")
+
+    @property
+    def computes(self) -> bool:
+        """A GPU of a vendor whose GPUs compute; a board's display chip does not."""
+        return self.is_gpu and self.vendor in (NVIDIA, AMD, INTEL)
+
+    @property
+    def is_nic(self) -> bool:
+        """A network controller (class 02xx)."""
+        return self.class_code[:2] == "02"
+
+    @property
+    def is_nvme(self) -> bool:
+        """A non-volatile memory controller (class 0108)."""
+        return self.class_code == "0108"
+
+    @property
+    def is_bridge(self) -> bool:
+        """A PCI bridge (class 0604)."""
+        return self.class_code == "0604"

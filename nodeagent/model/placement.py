@@ -1,0 +1,199 @@
+"""Workloads, where they are placed, and the actions that make it so."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from nodeagent.model.cpuset import CpuSet
+
+
+class Sharing(enum.StrEnum):
+    """exclusive: its PUs are nobody else's; shared: may share a pool with other shared ones."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class Consent(enum.StrEnum):
+    """Classes of acts that `[pin] allow` names (docs/adr/0003)."""
+
+    THREADS = "threads"
+    CGROUP = "cgroup"
+    MEMORY = "memory"
+    IRQ = "irq"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """How a workload's processes are known; every criterion that is given must fit."""
+
+    title: str | None = None
+    """Shell pattern on the process title (first word(s) of /proc/PID/cmdline joined by spaces)."""
+    comm: str | None = None
+    cmdline: str | None = None
+    """Regular expression searched in the whole command line."""
+    cgroup: str | None = None
+    unit: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One thing to place."""
+
+    name: str
+    kind: str
+    """vllm, vector-index, feeder, agent or custom."""
+    match: Match
+    cpus: int
+    """PUs wanted (>= 1)."""
+    sharing: Sharing = Sharing.EXCLUSIVE
+    near: str | None = None
+    """gpu:INDEX, a BDF, nic:NAME, nvme:NAME, node:N; None: anywhere."""
+    unit: str | None = None
+    """Workloads of one unit share a NUMA node, all or none."""
+    smt: str = "any"
+    """whole-core, one-per-core or any."""
+    memory_bytes: int = 0
+    isolated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadState:
+    """A thread as it is: `cpus` is its affinity, `last_cpu` where it ran last."""
+
+    tid: int
+    comm: str
+    cpus: CpuSet
+    last_cpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessState:
+    """A process as it is. `start_time` (clock ticks since boot, stat field 22) tells a reused
+    pid."""
+
+    pid: int
+    start_time: int
+    comm: str
+    title: str
+    cgroup: str
+    threads: tuple[ThreadState, ...]
+    ppid: int = 0
+    uid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where one workload belongs, and why."""
+
+    workload: str
+    unit: str | None
+    sharing: Sharing
+    cpus: CpuSet
+    mems: CpuSet
+    node: int | None
+    gpu: str | None
+    reasons: tuple[str, ...]
+    pool: str | None = None
+    """Name of the shared pool, when sharing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A workload that cannot be placed: why, and the cheapest change that would make it fit."""
+
+    workload: str
+    reason: str
+    would_fit_if: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The planner's answer."""
+
+    placed: tuple[Placed, ...]
+    refused: tuple[Refused, ...]
+    housekeeping: CpuSet
+    notes: tuple[str, ...] = ()
+
+    def of(self, workload: str) -> Placed | None:
+        """That workload's place, or None."""
+        return next((p for p in self.placed if p.workload == workload), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The thread (or process) an action is about; start_time guards against a reused number."""
+
+    pid: int
+    tid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAffinity:
+    """sched_setaffinity of one thread."""
+
+    workload: str
+    target: Target
+    cpus: CpuSet
+    before: CpuSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveToCpuset:
+    """A process into a cgroup cpuset of ours, made when missing (cgroup v1 or v2)."""
+
+    workload: str
+    target: Target
+    cpuset: str
+    """Path below the cpuset mount, e.g. /nodeagent/vwap."""
+    cpus: CpuSet
+    mems: CpuSet
+    before: str
+    """Path of the cpuset the process was in."""
+
+
+Action = SetAffinity | MoveToCpuset
+
+
+class Outcome(enum.StrEnum):
+    """What became of an action."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    GONE = "gone"
+    """The target ended before or while it was acted upon."""
+    REVERTED = "reverted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionResult:
+    """Outcome of one action, with the value read back."""
+
+    outcome: Outcome
+    message: str
+    read_back: str | None = None
+    journal_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A placed workload as it is now: read back, and where it really ran."""
+
+    workload: str
+    kind: str
+    pid: int | None
+    sharing: Sharing
+    cpus_before: CpuSet | None
+    cpus_planned: CpuSet
+    cpus_actual: CpuSet | None
+    node_planned: int | None
+    ran_inside: float | None
+    """Share of run time inside the planned mask since pinning, 0..1; None: not measured."""
+    held: bool
+    threads: tuple[ThreadState, ...] = field(default=())

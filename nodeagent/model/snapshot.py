@@ -1,0 +1,129 @@
+"""One reading of one machine: its shape, its settings, and what could not be read.
+
+A failed read is data (docs/adr/0001): `unread` names path and reason, and the field it would have
+filled is None. `texts` keeps the short files verbatim, as evidence for findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A file that was asked for and could not be read or understood."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Who this machine is. None: not readable, or left out of a capture."""
+
+    hostname: str | None
+    boot_id: str | None
+    kernel: str | None
+    """Release as `uname -r` prints it."""
+    virtual: str | None
+    """Hypervisor as DMI or the CPU flags tell it ("kvm", "vmware", ...); None: none seen."""
+    cpu_vendor: str | None = None
+    cpu_model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Irq:
+    """One interrupt line. `counts` per online CPU as /proc/interrupts prints them."""
+
+    number: int
+    name: str
+    """Last column(s): the driver's name for it, e.g. mlx5_comp7@pci:0000:3b:00.0."""
+    affinity: CpuSet | None
+    effective: CpuSet | None
+    node: int | None
+    counts: tuple[tuple[int, int], ...] = ()
+    bdf: str | None = None
+    """Device this IRQ belongs to (msi_irqs of a PCI function)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicFacts:
+    """A network interface on a PCI function or a virtual one (bdf None)."""
+
+    name: str
+    bdf: str | None
+    operstate: str | None
+    speed_mbps: int | None
+    rx_queues: int
+    tx_queues: int
+    mtu: int | None
+    default_route: bool = False
+    rdma: str | None = None
+    """RDMA device on the same function (mlx5_0)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """What a vendor's library or driver says of one GPU; None: it did not say.
+
+    Source: NVML through nvidia-ml-py (NVIDIA), sysfs of amdgpu and KFD (AMD).
+    """
+
+    bdf: str
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    numa_node: int | None = None
+    cpu_affinity: CpuSet | None = None
+    memory_total_bytes: int | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvml:
+    """Whether NVML could be asked, and its version; `reason` says why not."""
+
+    available: bool
+    reason: str | None
+    driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything read from one machine in one go.
+
+    `texts` maps the path below the root (`proc/cmdline`, no leading slash) to the stripped text of
+    every short settings file that was read; absent key: the file was not there or not asked for.
+    """
+
+    topology: Topology
+    host: Host
+    boot_args: tuple[tuple[str, str | None], ...]
+    """Kernel command line in order: (name, value or None for a flag)."""
+    irqs: tuple[Irq, ...]
+    nics: tuple[NicFacts, ...]
+    gpus: tuple[GpuFacts, ...]
+    nvml: Nvml
+    unread: tuple[Unread, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    taken_ns: int = 0
+    """CLOCK_REALTIME in nanoseconds when the reading began; 0 in a recorded machine."""
+    live: bool = True
+    """False: read from a capture or directory (`--host`)."""
+
+    def arg(self, name: str) -> str | None:
+        """Value of the last boot argument of that name ("" for a flag), None when absent."""
+        found = [v or "" for n, v in self.boot_args if n == name]
+        return found[-1] if found else None
+
+    def text(self, path: str) -> str | None:
+        """The stripped text of a settings file, or None."""
+        return self.texts.get(path)
+
+    def why_unread(self, path: str) -> str | None:
+        """Why a file could not be read, or None when it was read or never asked for."""
+        return next((u.reason for u in self.unread if u.path.lstrip("/") == path), None)

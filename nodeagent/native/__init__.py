@@ -1,0 +1,1 @@
+"""C, and the only Python that touches it."""

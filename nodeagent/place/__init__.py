@@ -1,0 +1,1 @@
+"""DECIDE: Topology x Requests -> Placement; diff -> ordered, reversible actions. Pure."""

@@ -1,0 +1,1 @@
+"""MEASURE: eBPF programs, their histograms and stall records."""

@@ -1,0 +1,1 @@
+"""WIRE: model <-> protobuf, the local service, the stream to the controller."""

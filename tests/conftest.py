@@ -1,0 +1,33 @@
+"""Fixtures for all tests: where the shared corpus is, and what this machine allows."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> pathlib.Path:
+    """The shared material beside the project; skips with a sentence where it is missing."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("the shared corpus is not beside this checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bin_dir() -> pathlib.Path:
+    """Where the installed commands are (the virtual environment that runs the tests)."""
+    return pathlib.Path(sys.executable).parent
+
+
+@pytest.fixture
+def as_root() -> None:
+    """Skips with a sentence when not root."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
