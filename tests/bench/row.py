@@ -32,7 +32,7 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the peer (ours/peer for a `<= Nx` target); None without one."""
+        """How many times better than the peer (ours/peer for a `<= Nx` target), or None."""
         if not self.value or not self.peer_value:
             return None
         ours_over_peer = self.value / self.peer_value
