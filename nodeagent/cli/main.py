@@ -18,6 +18,7 @@ from nodeagent.errors import NodeagentError, UsageError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help)
+    "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
 }
 """Every command, its home, and the line that `nodeagentctl --help` shows for it."""
 
