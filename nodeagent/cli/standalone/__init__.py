@@ -1,0 +1,1 @@
+"""The main job in the foreground: `nodeagentctl run`, which `script/run` calls."""
