@@ -140,9 +140,7 @@ def placements(held: Iterable[Held], refused: Iterable[str]) -> RenderableType:
             inside,
             ok,
         )
-    for sentence in refused:
-        table.add_row(Text("refused", style="yellow"), sentence)
-    return table
+    return Group(table, *(Text(f"refused  {sentence}", style="yellow") for sentence in refused))
 
 
 def feed(feeds: Iterable[FeedStatus], rings: Iterable[RingStatus], rate: float) -> RenderableType:
@@ -232,7 +230,7 @@ def footer(view: View) -> RenderableType:
             f"   {link.address}   {link.reports} reports   {link.unacknowledged} unacknowledged\n"
         )
     if view.cost is not None:
-        text.append("Ourselves", style="bold")
+        text.append("Ourself ", style="bold")
         text.append(
             f" {view.cost.cpu_percent:.2f} % of a CPU   {view.cost.pss_bytes / 2**20:.0f} MiB PSS"
         )
