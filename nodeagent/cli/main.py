@@ -19,6 +19,7 @@ from nodeagent.errors import NodeagentError, UsageError
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help)
     "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
+    "completion": ("nodeagent.cli.completion:completion", "Shell completion for bash, zsh, fish."),
 }
 """Every command, its home, and the line that `nodeagentctl --help` shows for it."""
 
