@@ -49,6 +49,8 @@ class Aer:
 class PciFunction:
     """One PCI function. `class_code` is four hex digits (0302 = 3D controller).
 
+    `class_code`, `vendor` and `device` are "" where they could not be read.
+
     `numa_node` and `local_cpus` are None where firmware said nothing (-1, file missing): never a
     guess.
     `parents` go from the nearest bridge upward; `root_bus` is the `pciDDDD:BB` directory,
@@ -69,6 +71,8 @@ class PciFunction:
     iommu_group: int | None = None
     physfn: str | None = None
     """BDF of the physical function when this is an SR-IOV virtual function."""
+    vfs: int | None = None
+    """SR-IOV virtual functions switched on; None: not a physical function of that kind."""
     aer: Aer | None = None
     acs_redirect: bool | None = None
     """Whether ACS request/completion redirect is on (bridges; None: config space not readable)."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.topology import Topology
+from nodeagent.model.topology import Isolation, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,18 @@ class NicFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NvmeFacts:
+    """An NVMe controller; `bdf` None: not a PCI function (NVMe over fabrics, Apple)."""
+
+    name: str
+    """Kernel's name, nvme0."""
+    bdf: str | None
+    model: str | None
+    namespaces: tuple[str, ...]
+    """Block devices, nvme0n1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
     """What a vendor's library or driver says of one GPU; None: it did not say.
 
@@ -114,10 +126,17 @@ class Snapshot:
     """CLOCK_REALTIME in nanoseconds when the reading began; 0 in a recorded machine."""
     live: bool = True
     """False: read from a capture or directory (`--host`)."""
+    asked: Isolation = field(default_factory=Isolation)
+    """What the boot arguments ask for; `topology.isolation` is what is in force."""
+    nvmes: tuple[NvmeFacts, ...] = ()
 
     def arg(self, name: str) -> str | None:
-        """Value of the last boot argument of that name ("" for a flag), None when absent."""
-        found = [v or "" for n, v in self.boot_args if n == name]
+        """Value of the last boot argument of that name ("" for a flag), None when absent.
+
+        `-` and `_` are the same in a name. Source: kernel/params.c dash2underscore().
+        """
+        name = name.replace("-", "_")
+        found = [v or "" for n, v in self.boot_args if n.replace("-", "_") == name]
         return found[-1] if found else None
 
     def text(self, path: str) -> str | None:

@@ -64,6 +64,7 @@ class Package:
     """A physical package (socket) and its online PUs."""
 
     id: int
+    """-1: the firmware gave no number."""
     cpus: CpuSet
 
 

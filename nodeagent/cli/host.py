@@ -1,0 +1,26 @@
+"""The machine that a command is about: this one, or a recorded one (`--host`)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nodeagent.cli.main import Invocation
+    from nodeagent.discover.root import Root
+    from nodeagent.model.snapshot import Snapshot
+
+
+def open_root(host: str | None, *, keep: bool = False) -> Root:
+    """The door to that machine's files. Raises UsageError, ReadError."""
+    from nodeagent.discover.root import Root
+
+    return Root.live(keep=keep) if host is None else Root.open(host, keep=keep)
+
+
+def read_host(invocation: Invocation, *, nvml: bool = True) -> Snapshot:
+    """One reading of that machine. `nvml=False`: no child process asks NVML."""
+    from nodeagent.discover.snapshot import read_snapshot
+
+    with open_root(invocation.host) as root:
+        return read_snapshot(root, None, time.time_ns() if root.is_live else 0)

@@ -1,0 +1,1 @@
+"""How values look: trees, tables and pictures; no reading, no judging."""

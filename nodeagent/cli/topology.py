@@ -1,0 +1,53 @@
+"""`nodeagentctl topology`: show the machine, or check it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from nodeagent.cli.main import Invocation, LazyGroup
+
+if TYPE_CHECKING:
+    pass
+
+SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module:attribute, short help), as COMMANDS in cli/main.py
+    "show": ("nodeagent.cli.topology:show", "The machine as a tree, a picture or JSON."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_at=SUBCOMMANDS,
+    epilog="\b\nExample:  nodeagentctl topology show --svg machine.svg",
+)
+def topology() -> None:
+    """The machine: what it is, and what is wrong with it."""
+
+
+@click.command(
+    epilog="\b\nExamples:  nodeagentctl topology show\n"
+    "           nodeagentctl --host machine.tar.xz -o json topology show\n"
+    "           nodeagentctl topology show --svg machine.svg"
+)
+@click.option("--svg", metavar="FILE", help="Draw it into FILE (- is stdout) instead.")
+@click.pass_obj
+def show(invocation: Invocation, svg: str | None) -> int:
+    """Shows packages, NUMA nodes, L3 groups and the PCIe tree with GPUs, NICs and NVMe drives.
+
+    Works without root; what could not be read is listed at the end. Exit 3 when nothing could.
+    """
+    from nodeagent.cli.host import read_host
+    from nodeagent.cli.output import emit_json
+
+    snapshot = read_host(invocation)
+    if invocation.output != "table":
+        from nodeagent.cli.render.topology_json import topology_json
+
+        emit_json("topology", topology_json(snapshot))
+    else:
+        from nodeagent.cli.render.topology_tree import print_topology
+
+        print_topology(snapshot)
+    return 0 if snapshot.topology.online or snapshot.topology.pci else 3

@@ -1,0 +1,209 @@
+"""The PCI tree: functions with their bridges, links, error counters, and how near they are.
+
+Source: Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-pci-devices-aer_stats.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+from nodeagent.discover.root import Root
+from nodeagent.errors import ParseError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.pci import AMD, Aer, Link, PciFunction, parse_bdf
+from nodeagent.model.topology import Path, PeerLink, Relation
+
+DEVICES = "sys/bus/pci/devices"
+MAX_RELATED = 256
+"""With more devices than this (SR-IOV) NIC-NIC and NVMe-NVMe pairs are left out."""
+_BDF = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_ROOT = re.compile(r"pci([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2})")
+_GTS = re.compile(r"(\d+(?:\.\d+)?) ?GT/s")
+_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+_AER = ("aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal")
+_WANTED = re.compile(
+    "|".join(
+        (
+            *("class", "vendor", "device", "subsystem_vendor", "subsystem_device", "numa_node"),
+            *("local_cpulist", "local_cpus", "driver", "iommu_group", "physfn", "sriov_numvfs"),
+            *_LINK,
+            *_AER,
+        )
+    )
+)
+_AMD_CPU = "1022"
+
+
+def read_pci(root: Root, online: CpuSet) -> tuple[PciFunction, ...]:
+    """Every function, in address order; `local_cpus` holds online CPUs."""
+    found = []
+    for name in root.names(DEVICES, _BDF):
+        function = _function(root, name, online)
+        if function is not None:
+            found.append(function)
+    return tuple(sorted(found, key=lambda f: f.bdf))
+
+
+def _function(root: Root, name: str, online: CpuSet) -> PciFunction | None:
+    at = root.resolve(f"{DEVICES}/{name}")
+    if at is None:
+        return None
+    there = frozenset(root.names(at, _WANTED))
+
+    def hexadecimal(file: str) -> str:
+        number = root.number(f"{at}/{file}", 16, expected=True)
+        return "" if number is None else f"{number:04x}"
+
+    code = root.number(f"{at}/class", 16, expected=True)
+    vendor, device = hexadecimal("vendor"), hexadecimal("device")
+    node = root.number(f"{at}/numa_node") if "numa_node" in there else None
+    cpus = root.cpus(f"{at}/local_cpulist") if "local_cpulist" in there else None
+    if cpus is None and "local_cpus" in there:
+        cpus = root.mask(f"{at}/local_cpus")
+    parents, root_bus = _above(at)
+    group = root.target(f"{at}/iommu_group") if "iommu_group" in there else None
+    physfn = root.target(f"{at}/physfn") if "physfn" in there else None
+    subsystem = None
+    if "subsystem_vendor" in there and "subsystem_device" in there:
+        subsystem = f"{hexadecimal('subsystem_vendor')}:{hexadecimal('subsystem_device')}"
+    return PciFunction(
+        bdf=parse_bdf(name),
+        class_code="" if code is None else f"{code:06x}"[:4],
+        vendor=vendor,
+        device=device,
+        numa_node=None if node is None or node < 0 else node,
+        local_cpus=(cpus & online or None) if cpus else None,
+        parents=parents,
+        root_bus=root_bus,
+        driver=root.target(f"{at}/driver") if "driver" in there else None,
+        link=_link(root, at) if there.intersection(_LINK) else None,
+        subsystem=subsystem,
+        iommu_group=int(group) if group and group.isdigit() else None,
+        physfn=physfn if physfn and _BDF.fullmatch(physfn) else None,
+        vfs=root.number(f"{at}/sriov_numvfs") if "sriov_numvfs" in there else None,
+        aer=_aer(root, at) if there.issuperset(_AER) else None,
+    )
+
+
+def _above(path: str) -> tuple[tuple[str, ...], str]:
+    """Bridges from the nearest upward, and the root bus, as the device's path tells them.
+
+    A function behind a VMD or a hypervisor's bus has a root bus inside another one: the inner one
+    counts. Without a `pciDDDD:BB` component (a flattened copy of sysfs) nothing is known.
+    """
+    parents: list[str] = []
+    root_bus = ""
+    for part in path.split("/")[:-1]:
+        m = _ROOT.fullmatch(part)
+        if m:
+            parents, root_bus = [], m[1].lower()
+        elif _BDF.fullmatch(part):
+            parents.append(parse_bdf(part))
+    return (tuple(reversed(parents)), root_bus) if root_bus else ((), "")
+
+
+def _link(root: Root, at: str) -> Link:
+    def speed(file: str) -> float | None:
+        text = root.text(f"{at}/{file}", 64, quiet=True)
+        m = _GTS.match(text) if text else None
+        return float(m[1]) if m else None
+
+    def width(file: str) -> int | None:
+        number = root.number(f"{at}/{file}", quiet=True)
+        # 255: the register could not be read (the device does not answer).
+        return None if number == 255 else number
+
+    return Link(
+        speed_gts=speed("current_link_speed"),
+        width=width("current_link_width"),
+        max_speed_gts=speed("max_link_speed"),
+        max_width=width("max_link_width"),
+    )
+
+
+def _aer(root: Root, at: str) -> Aer | None:
+    totals = []
+    for file in _AER:
+        text = root.text(f"{at}/{file}")
+        last = text.splitlines()[-1].split() if text else []
+        if len(last) != 2 or not last[0].startswith("TOTAL_ERR_") or not last[1].isdigit():
+            if text is not None:
+                root.fail(f"{at}/{file}", "no TOTAL_ERR_ line at its end")
+            return None
+        totals.append(int(last[1]))
+    return Aer(correctable=totals[0], nonfatal=totals[1], fatal=totals[2])
+
+
+# ---- how near ----------------------------------------------------------------------------------
+
+Links = dict[frozenset[str], tuple[PeerLink, ...]]
+"""Direct links by pair of BDFs."""
+
+
+def relate(functions: tuple[PciFunction, ...], links: Links) -> tuple[Relation, ...]:
+    """One relation for each pair of computing GPUs, NICs and NVMe drives."""
+    by_bdf = {f.bdf: f for f in functions}
+    # A GPU whose vendor could not be read may compute; a board's display chip does not.
+    ends = [f for f in functions if _computes(f) or f.is_nic or f.is_nvme]
+    upward = {f.bdf: _outside(f, by_bdf) for f in ends}
+    crowded = len(ends) > MAX_RELATED
+    found = []
+    for a, b in combinations(ends, 2):
+        if crowded and not (_computes(a) or _computes(b)):
+            continue
+        same = None
+        if a.numa_node is not None and b.numa_node is not None:
+            same = a.numa_node == b.numa_node
+        found.append(
+            Relation(
+                a=a.bdf,
+                b=b.bdf,
+                path=_path(a, b, upward[a.bdf], upward[b.bdf], same),
+                same_numa=same,
+                links=links.get(frozenset((a.bdf, b.bdf)), ()) if links else (),
+            )
+        )
+    return tuple(found)
+
+
+def _computes(function: PciFunction) -> bool:
+    return function.computes or (function.is_gpu and not function.vendor)
+
+
+def _outside(function: PciFunction, by_bdf: dict[str, PciFunction]) -> tuple[str, ...]:
+    """The bridges above a device's board: an AMD GPU brings a two-port switch of its own."""
+    parents = function.parents
+    if function.vendor != AMD:
+        return parents
+    own = 0
+    while own < 2 and own < len(parents) - 1:
+        bridge = by_bdf.get(parents[own])
+        if bridge is None or bridge.vendor not in (AMD, _AMD_CPU):
+            break
+        own += 1
+    return parents[own:]
+
+
+def _path(
+    a: PciFunction, b: PciFunction, up_a: tuple[str, ...], up_b: tuple[str, ...], same: bool | None
+) -> Path:
+    for i, bridge in enumerate(up_a):
+        if bridge in up_b:
+            # Ports below the nearest common bridge: one on each side is one switch.
+            return Path.PIX if i <= 1 and up_b.index(bridge) <= 1 else Path.PXB
+    if a.root_bus and a.root_bus == b.root_bus:
+        return Path.PHB
+    if same is False:
+        return Path.SYS
+    if same and a.root_bus and b.root_bus:
+        return Path.NODE
+    return Path.UNKNOWN
+
+
+def normal_bdf(text: str) -> str | None:
+    """A PCI address in its one form, or None for anything else."""
+    try:
+        return parse_bdf(text)
+    except ParseError:
+        return None

@@ -1,0 +1,289 @@
+"""The only door to /sys and /proc: bounded reads below a root, each failure recorded.
+
+A root is this machine (`Root.live()`) or a recorded one (`Root.open(path)`): a directory, an
+archive of it, or a capture. The same code reads all of them; nothing here raises for what it
+reads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from nodeagent.discover.store import DirStore, Entry, Failed, Link, Store
+from nodeagent.errors import ParseError, UsageError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.snapshot import Unread
+
+LIMIT = 256 << 10
+"""Bytes read of one file unless the caller allows more."""
+MAX_UNREAD = 10_000
+"""Failures kept; more of them are counted in one last record."""
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO)
+
+
+class Root:
+    """Bounded reads of one machine's files.
+
+    A file that is not there is None and no failure, unless the caller `expected` it. Everything
+    else that goes wrong (rights, size, a loop of links, binary content, text that does not mean
+    what it should) is None and stands in `unread`.
+    """
+
+    def __init__(self, store: Store, *, live: bool, label: str, keep: bool = False) -> None:
+        """`keep`: remember all that is read, for a capture."""
+        self._store = store
+        self.is_live = live
+        self.label = label
+        """What to call this root in a message."""
+        self._unread: dict[str, str] = {}
+        self._lost = 0
+        self._parsed: dict[str, CpuSet] = {}
+        self.kept: dict[str, Entry] | None = {} if keep else None
+        """All that was read, by path; None unless asked for."""
+
+    @classmethod
+    def live(cls, *, keep: bool = False) -> Root:
+        """This machine."""
+        return cls(DirStore("/", inside=False), live=True, label="this machine", keep=keep)
+
+    @classmethod
+    def open(cls, path: str, *, keep: bool = False) -> Root:
+        """A recorded machine. Raises UsageError (exit 64) when there is none at `path`."""
+        if not os.path.lexists(path):
+            raise UsageError(
+                f"--host {path}: there is no such file or directory, expected a recorded machine",
+                f"for a node that the controller knows: nodeagentctl fleet node {path}",
+            )
+        store: Store
+        if os.path.isdir(path):
+            store = DirStore(path, inside=True)
+            if not any(os.path.isdir(os.path.join(path, top)) for top in ("sys", "proc")):
+                store.close()
+                raise UsageError(
+                    f"--host {path}: this directory holds neither sys/ nor proc/",
+                    "give the directory that holds them, an archive of it, or a capture",
+                )
+        else:
+            from nodeagent.discover.archive import open_archive
+
+            store = open_archive(path)
+        return cls(store, live=False, label=path, keep=keep)
+
+    def close(self) -> None:
+        """Gives back the directory."""
+        self._store.close()
+
+    def __enter__(self) -> Root:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what went wrong -------------------------------------------------------------------
+
+    @property
+    def unread(self) -> tuple[Unread, ...]:
+        """Every failure so far, in the order of reading."""
+        found = [Unread(path=f"/{p}", reason=r) for p, r in self._unread.items()]
+        if self._lost:
+            found.append(Unread(path="/", reason=f"{self._lost} more files could not be read"))
+        return tuple(found)
+
+    def fail(self, path: str, reason: str) -> None:
+        """Records that a file could not be read or understood."""
+        if path in self._unread:
+            return
+        if len(self._unread) >= MAX_UNREAD:
+            self._lost += 1
+        else:
+            self._unread[path] = reason
+
+    def _failed(self, path: str, error: OSError, expected: bool) -> None:
+        reason = error.strerror or str(error)
+        if error.errno in _ABSENT:
+            if expected:
+                self.fail(path, reason)
+            return
+        self.fail(path, reason)
+        self._keep(path, Failed(reason))
+
+    def _keep(self, path: str, entry: Entry) -> None:
+        # A listing leaves a marker (None); what the entry really is takes its place.
+        if self.kept is not None and self.kept.get(path) is None:
+            self.kept[path] = entry
+
+    # ---- reads -----------------------------------------------------------------------------
+
+    def peek(self, path: str, limit: int = LIMIT) -> bytes | None:
+        """The file's bytes, or None; never recorded (what vanishes by nature: /proc/PID)."""
+        try:
+            return self._store.read(path, limit)
+        except OSError:
+            return None
+
+    def data(self, path: str, limit: int = LIMIT, *, expected: bool = False) -> bytes | None:
+        """The file's bytes, or None."""
+        try:
+            found = self._store.read(path, limit)
+        except OSError as error:
+            self._failed(path, error, expected)
+            return None
+        if self.kept is not None:
+            self._keep(path, found)
+        return found
+
+    def text(
+        self, path: str, limit: int = LIMIT, *, expected: bool = False, quiet: bool = False
+    ) -> str | None:
+        """The file's text, stripped, or None.
+
+        `quiet`: EINVAL and EOPNOTSUPP are the file's way to say that it has no value just now
+        (speed of a link that is down).
+        """
+        try:
+            found = self._store.read(path, limit)
+        except OSError as error:
+            if not (quiet and error.errno in (errno.EINVAL, errno.EOPNOTSUPP)):
+                self._failed(path, error, expected)
+            return None
+        if self.kept is not None:
+            self._keep(path, found)
+        try:
+            text = found.decode().strip("\0 \t\r\n")
+        except UnicodeDecodeError:
+            self.fail(path, "binary, expected text")
+            return None
+        if "\0" in text:
+            self.fail(path, "binary, expected text")
+            return None
+        return text
+
+    def lines(self, path: str, limit: int = LIMIT, *, expected: bool = False) -> list[str]:
+        """The file's lines; none when it could not be read."""
+        text = self.text(path, limit, expected=expected)
+        return text.splitlines() if text else []
+
+    def number(
+        self, path: str, base: int = 10, *, expected: bool = False, quiet: bool = False
+    ) -> int | None:
+        """The file as one number, or None."""
+        text = self.text(path, 4096, expected=expected, quiet=quiet)
+        if text is None:
+            return None
+        try:
+            return int(text, base)
+        except ValueError:
+            self.fail(path, f"{_shown(text)}, expected a number")
+            return None
+
+    def cpus(self, path: str, *, expected: bool = False) -> CpuSet | None:
+        """The file as a cpulist, or None. `(null)` is how nohz_full says "none"."""
+        text = self.text(path, 1 << 16, expected=expected)
+        return None if text is None else self._cpus(path, text, CpuSet.parse)
+
+    def mask(self, path: str, *, expected: bool = False) -> CpuSet | None:
+        """The file as a mask in hexadecimal words, or None."""
+        text = self.text(path, 1 << 16, expected=expected)
+        return None if text is None else self._cpus(path, text, CpuSet.parse_mask)
+
+    def _cpus(self, path: str, text: str, parse: Callable[[str], CpuSet]) -> CpuSet | None:
+        key = text if parse is CpuSet.parse else "0x" + text
+        known = self._parsed.get(key)
+        if known is not None:
+            return known
+        try:
+            found = parse("" if text == "(null)" else text)
+        except ParseError as error:
+            self.fail(path, f"{_shown(error.seen)}, expected {error.expected}")
+            return None
+        if len(self._parsed) < MAX_UNREAD:
+            self._parsed[key] = found
+        return found
+
+    def names(
+        self, path: str, pattern: re.Pattern[str] | None = None, *, expected: bool = False
+    ) -> tuple[str, ...]:
+        """Entries of a directory whose whole name fits, sorted; none when it is not there."""
+        try:
+            found = self._store.names(path)
+        except OSError as error:
+            self._failed(path, error, expected)
+            return ()
+        if pattern is not None:
+            found = [n for n in found if pattern.fullmatch(n)]
+        found.sort()
+        if self.kept is not None:
+            self._keep(path, None)
+            for name in found:
+                self._keep(f"{path}/{name}", None)
+        return tuple(found)
+
+    def resolve(self, path: str) -> str | None:
+        """The path without symbolic links, or None when it leads nowhere."""
+        try:
+            found = self._store.resolve(path)
+        except OSError as error:
+            self._failed(path, error, False)
+            return None
+        if found != path:
+            self._keep(path, Link("/" + found))
+            self._keep(found, None)
+        return found
+
+    def target(self, path: str) -> str | None:
+        """Last component of a symbolic link's text (`driver` -> mlx5_core), or None.
+
+        The link need not lead anywhere: partial copies of sysfs often hold only the link.
+        """
+        try:
+            found = self._store.link(path)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                self._failed(path, error, False)
+            return None
+        self._keep(path, Link(found))
+        return found.rpartition("/")[2]
+
+    def note(self, path: str, text: str) -> None:
+        """Keeps for a capture what is no file: it is read back by `text(path)`."""
+        self._keep(path, text.encode())
+
+    def pids(self) -> tuple[int, ...]:
+        """Numbers of the processes that are there, ascending; never recorded."""
+        try:
+            return tuple(sorted(int(n) for n in self._store.names("proc") if n.isdigit()))
+        except OSError:
+            return ()
+
+    def exists(self, path: str) -> bool:
+        """Whether the path leads to something."""
+        with suppress(OSError):
+            self._store.resolve(path)
+            self._keep(path, None)
+            return True
+        return False
+
+    def glob(self, pattern: str, limit: int = 4096) -> Iterator[str]:
+        """Paths that fit a pattern with `*` in whole components or parts of them."""
+        head, star, _ = pattern.partition("*")
+        if not star:
+            yield pattern
+            return
+        base = head.rpartition("/")[0]
+        part, _, rest = pattern[len(base) + 1 :].partition("/")
+        fits = re.compile(".*".join(map(re.escape, part.split("*"))))
+        for name in self.names(base, fits)[:limit]:
+            path = f"{base}/{name}"
+            if rest:
+                yield from self.glob(f"{path}/{rest}", limit)
+            else:
+                yield path
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"

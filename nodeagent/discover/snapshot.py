@@ -1,0 +1,130 @@
+"""One reading of the machine: every reader in turn, into one Snapshot."""
+
+from __future__ import annotations
+
+from nodeagent.discover import boot, cpu, irq, kfd, net, numa, nvme, pci, settings
+from nodeagent.discover.gpu import GpuReading, GpuSource, NoGpus
+from nodeagent.discover.root import Root
+from nodeagent.model.pci import PciFunction
+from nodeagent.model.snapshot import GpuFacts, Host, Snapshot
+from nodeagent.model.topology import Topology
+
+
+def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) -> Snapshot:
+    """Reads everything once; never raises for what it reads.
+
+    `gpus` None: NVML is not asked. `now_ns`: CLOCK_REALTIME, kept as `taken_ns`.
+    """
+    asked_gpus: GpuSource = gpus or NoGpus(
+        "not asked" if root.is_live else "a recorded machine without an NVML reading"
+    )
+    asked_gpus.start()
+    cpus = cpu.read_cpus(root)
+    functions = pci.read_pci(root, cpus.online)
+    texts = settings.read_settings(root)
+    args = boot.parse_cmdline(texts.get(boot.CMDLINE, ""))
+    asked = boot.asked_isolation(root, args, cpus.possible)
+    irqs = irq.read_irqs(root, functions)
+    nics = net.read_nics(root)
+    nvmes = nvme.read_nvmes(root)
+    texts |= settings.read_derived(root, texts)
+    kfd_nodes = kfd.read_kfd(root)
+    reading = asked_gpus.read()
+    nodes = numa.read_nodes(root, cpus.online, _gpu_memory_nodes(reading))
+    topology = Topology(
+        online=cpus.online,
+        possible=cpus.possible,
+        present=cpus.present,
+        smt_siblings=cpus.siblings,
+        packages=cpus.packages,
+        nodes=nodes,
+        caches=cpus.caches,
+        pci=functions,
+        relations=pci.relate(functions, kfd.xgmi_links(kfd_nodes) | reading.links),
+        isolation=boot.isolation_in_force(root, asked),
+    )
+    return Snapshot(
+        topology=topology,
+        host=_host(root, texts),
+        boot_args=args,
+        irqs=irqs,
+        nics=nics,
+        gpus=reading.gpus + _amd_gpus(root, functions, len(reading.gpus)),
+        nvml=reading.nvml,
+        unread=root.unread,
+        texts=texts,
+        taken_ns=now_ns,
+        live=root.is_live,
+        asked=asked,
+        nvmes=nvmes,
+    )
+
+
+def _gpu_memory_nodes(reading: GpuReading) -> frozenset[int]:
+    """Nodes that NVML calls a GPU's own: read_nodes() looks only at those without CPUs."""
+    return frozenset(g.numa_node for g in reading.gpus if g.numa_node is not None)
+
+
+def _amd_gpus(root: Root, functions: tuple[PciFunction, ...], first: int) -> tuple[GpuFacts, ...]:
+    found: list[GpuFacts] = []
+    for function in functions:
+        memory = kfd.vram_bytes(root, function)
+        if memory is not None:
+            found.append(
+                GpuFacts(
+                    bdf=function.bdf,
+                    index=first + len(found),
+                    numa_node=function.numa_node,
+                    cpu_affinity=function.local_cpus,
+                    memory_total_bytes=memory,
+                )
+            )
+    return tuple(found)
+
+
+def _host(root: Root, texts: dict[str, str]) -> Host:
+    first = settings.first_cpu(root)
+    version = texts.get("proc/version", "").split()
+    return Host(
+        hostname=texts.get("proc/sys/kernel/hostname"),
+        boot_id=texts.get("proc/sys/kernel/random/boot_id"),
+        kernel=texts.get("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
+        virtual=_virtual(texts, first),
+        cpu_vendor=first.get("vendor_id") or first.get("CPU implementer"),
+        cpu_model=first.get("model name") or first.get("cpu"),
+    )
+
+
+_HYPERVISORS = (
+    # DMI text (sys_vendor, product_name) -> name, as systemd-detect-virt names them
+    ("kvm", "kvm"),
+    ("amazon ec2", "amazon"),
+    ("qemu", "qemu"),
+    ("vmware", "vmware"),
+    ("virtualbox", "oracle"),
+    ("innotek", "oracle"),
+    ("xen", "xen"),
+    ("bochs", "bochs"),
+    ("parallels", "parallels"),
+    ("google compute engine", "google"),
+    ("openstack", "openstack"),
+    ("virtual machine", "microsoft"),
+)
+
+
+def _virtual(texts: dict[str, str], cpuinfo: dict[str, str]) -> str | None:
+    """The hypervisor; "unknown" when only the CPU's flag tells of one; None: none seen.
+
+    Bare-metal instances of clouds carry the cloud's DMI name but not the CPU's flag.
+    """
+    flagged = "hypervisor" in cpuinfo.get("flags", "").split()
+    named = texts.get("sys/hypervisor/type")
+    if named:
+        return named
+    dmi = " ".join(
+        texts.get(f"sys/class/dmi/id/{key}", "") for key in ("sys_vendor", "product_name")
+    ).lower()
+    for text, name in _HYPERVISORS:
+        if text in dmi and (flagged or "flags" not in cpuinfo):
+            return name
+    return "unknown" if flagged else None

@@ -1,0 +1,267 @@
+"""Where a machine's files come from: a directory (this machine's is `/`), or a table in memory.
+
+A store raises OSError as the kernel would; Root turns that into a record. Paths have no leading
+slash: `sys/devices/system/cpu/online`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+MAX_LINKS = 40
+"""Symbolic links followed in one path, as in the kernel (fs/namei.c MAXSYMLINKS)."""
+MAX_NAMES = 65536
+"""Entries listed of one directory."""
+
+
+class Store(Protocol):
+    """What Root asks of the place that the files are in."""
+
+    def read(self, path: str, limit: int) -> bytes:
+        """The file's bytes. Raises OSError; EFBIG when it holds more than `limit`."""
+
+    def names(self, path: str) -> list[str]:
+        """Entries of a directory, in any order. Raises OSError."""
+
+    def resolve(self, path: str) -> str:
+        """The path without symbolic links. Raises OSError (ENOENT, ELOOP, ...)."""
+
+    def link(self, path: str) -> str:
+        """Text of a symbolic link, which may lead nowhere. Raises OSError (EINVAL: no link)."""
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+def error(number: int, path: str) -> OSError:
+    """An OSError with the usual text."""
+    return OSError(number, os.strerror(number), path)
+
+
+class DirStore:
+    """Files below a directory, opened relative to it and never outside.
+
+    `inside=True` (recorded machines): symbolic links are resolved here, below the directory, so
+    that `/etc` in a link means `DIR/etc`. `inside=False` (the live root, `/`): the kernel's way.
+    Only regular files are read; nothing blocks (O_NONBLOCK), a FIFO or device is refused.
+    """
+
+    def __init__(self, path: str, *, inside: bool) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._inside = inside
+        self._known: dict[str, str] = {"": ""}
+
+    def close(self) -> None:
+        """Closes the directory."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self, path: str, limit: int) -> bytes:
+        """See Store."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        if self._inside:
+            path = self.resolve(path)
+            if not stat.S_ISREG(os.lstat(path, dir_fd=self._fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            flags |= os.O_NOFOLLOW
+        fd = os.open(path, flags, dir_fd=self._fd)
+        try:
+            if not self._inside and not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            first = os.read(fd, min(limit + 1, 1 << 16))
+            # Kernel files of up to a page come in one read; a second one only tells the end.
+            if len(first) < 4096:
+                return first
+            parts, size = [first], len(first)
+            while size <= limit:
+                part = os.read(fd, min(limit + 1 - size, 1 << 20))
+                if not part:
+                    return b"".join(parts)
+                parts.append(part)
+                size += len(part)
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        finally:
+            os.close(fd)
+
+    def names(self, path: str) -> list[str]:
+        """See Store."""
+        if self._inside:
+            path = self.resolve(path)
+        fd = os.open(
+            path or ".",
+            os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC,
+            dir_fd=self._fd,
+        )
+        try:
+            found = os.listdir(fd)
+        finally:
+            os.close(fd)
+        return found[:MAX_NAMES]
+
+    def resolve(self, path: str) -> str:
+        """See Store."""
+        if not self._inside:
+            os.stat(path or ".", dir_fd=self._fd)
+            whole = os.path.realpath(os.path.join(self._path, path))
+            return os.path.relpath(whole, self._path) if self._path != "/" else whole.lstrip("/")
+        return walk(path, self._link, self._known)
+
+    def link(self, path: str) -> str:
+        """See Store."""
+        if self._inside:
+            head, _, leaf = path.rpartition("/")
+            path = f"{self.resolve(head)}/{leaf}"
+        return os.readlink(path, dir_fd=self._fd)
+
+    def _link(self, path: str) -> str | None:
+        mode = os.lstat(path, dir_fd=self._fd).st_mode
+        return os.readlink(path, dir_fd=self._fd) if stat.S_ISLNK(mode) else None
+
+
+class _LinkOf(Protocol):
+    def __call__(self, path: str) -> str | None:
+        """Target of the symbolic link at a path without links above it; None: not a link.
+
+        Raises OSError (ENOENT).
+        """
+
+
+def walk(path: str, link_of: _LinkOf, known: dict[str, str]) -> str:
+    """Resolves symbolic links below a root, component by component.
+
+    `known` caches directories that were walked before. `..` never leaves the root.
+    Raises OSError: ELOOP after MAX_LINKS links, and what `link_of` raises.
+    """
+    head, _, leaf = path.rpartition("/")
+    if head in known:
+        here, todo = known[head], [leaf]
+    else:
+        here, todo = "", path.split("/")[::-1]
+    hops = 0
+    while todo:
+        part = todo.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            here = here.rpartition("/")[0]
+            continue
+        step = f"{here}/{part}" if here else part
+        target = link_of(step)
+        if target is None:
+            here = step
+            continue
+        hops += 1
+        if hops > MAX_LINKS:
+            raise error(errno.ELOOP, path)
+        if target.startswith("/"):
+            here = ""
+        todo.extend(target.split("/")[::-1])
+    if len(known) < MAX_NAMES:
+        known[path] = here
+    return here
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link in a table."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A file whose reading failed when the machine was recorded."""
+
+    reason: str
+
+
+Entry = bytes | Link | Failed | None
+"""What a table holds at a path: a file's bytes, a link, a failed read, or None (a directory)."""
+
+
+class TableStore:
+    """Files in memory: an unpacked archive or a capture."""
+
+    def __init__(self, table: dict[str, Entry]) -> None:
+        self._table = table
+        self._known: dict[str, str] = {"": ""}
+        self._children: dict[str, dict[str, None]] | None = None
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _tree(self) -> dict[str, dict[str, None]]:
+        if self._children is None:
+            tree: dict[str, dict[str, None]] = {"": {}}
+            for path in self._table:
+                while path:
+                    head, _, leaf = path.rpartition("/")
+                    below = tree.get(head)
+                    if below is None:
+                        tree[head] = {leaf: None}
+                        path = head
+                        continue
+                    below[leaf] = None
+                    break
+            self._children = tree
+        return self._children
+
+    def read(self, path: str, limit: int) -> bytes:
+        """See Store."""
+        entry = self._table.get(path)
+        if entry is None or isinstance(entry, Link):
+            path = self.resolve(path)
+            entry = self._table.get(path)
+        if isinstance(entry, Failed):
+            raise OSError(errno.EIO, entry.reason, path)
+        if entry is None:
+            raise error(errno.EISDIR, path)
+        assert isinstance(entry, bytes)
+        if len(entry) > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        return entry
+
+    def names(self, path: str) -> list[str]:
+        """See Store."""
+        path = self.resolve(path)
+        found = self._tree().get(path)
+        if found is None:
+            entry = self._table.get(path)
+            if isinstance(entry, Failed):
+                raise OSError(errno.EIO, entry.reason, path)
+            if entry is None:
+                return []
+            raise error(errno.ENOTDIR, path)
+        return list(found)[:MAX_NAMES]
+
+    def resolve(self, path: str) -> str:
+        """See Store."""
+        return walk(path, self._link, self._known)
+
+    def link(self, path: str) -> str:
+        """See Store."""
+        head, _, leaf = path.rpartition("/")
+        entry = self._table.get(f"{self.resolve(head)}/{leaf}")
+        if isinstance(entry, Link):
+            return entry.target
+        raise error(errno.EINVAL, path)
+
+    def _link(self, path: str) -> str | None:
+        entry = self._table.get(path)
+        if isinstance(entry, Link):
+            return entry.target
+        if path not in self._table and path not in self._tree():
+            raise error(errno.ENOENT, path)
+        return None
+
+
+def is_below(path: str) -> bool:
+    """Whether an archive member's path stays below the root."""
+    return not path.startswith("/") and ".." not in Path(path).parts
