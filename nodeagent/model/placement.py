@@ -58,6 +58,10 @@ class Workload:
     """whole-core, one-per-core or any."""
     memory_bytes: int = 0
     isolated: bool = False
+    cpu_list: CpuSet | None = None
+    """These very PUs and no others (then `cpus` is their number); None: the planner chooses."""
+    source: str = ""
+    """FILE:LINE where the workload stands, for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,9 @@ class Placed:
     reasons: tuple[str, ...]
     pool: str | None = None
     """Name of the shared pool, when sharing."""
+    kind: str = "custom"
+    match: Match | None = None
+    """How its processes are known; None: it has none to act upon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,17 +137,23 @@ class Target:
 
     pid: int
     tid: int
+    """0: every thread of the process, those born meanwhile too."""
     start_time: int
+    """Of the process, in clock ticks since boot (/proc/PID/stat field 22)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAffinity:
-    """sched_setaffinity of one thread."""
+    """sched_setaffinity of one thread, or (tid 0) of every thread that is not inside `cpus`.
+
+    A thread that its program bound to a part of `cpus` is inside already and is left as it is.
+    """
 
     workload: str
     target: Target
     cpus: CpuSet
     before: CpuSet
+    """As the planner saw it (union over the threads); the actor reads each thread's own again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,585 @@
+"""The planner: properties on random machines, brute force on small ones, cases in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.pci import PciFunction
+from nodeagent.model.placement import (
+    Match,
+    Placement,
+    ProcessState,
+    Sharing,
+    ThreadState,
+    Workload,
+)
+from nodeagent.model.topology import (
+    Cache,
+    Isolation,
+    NodeKind,
+    NumaNode,
+    Package,
+    Topology,
+)
+from nodeagent.place.planner import plan
+
+
+def gpu(bdf: str, node: int | None, local: CpuSet | None = None) -> PciFunction:
+    return function(bdf, "0302", "10de", node, local)
+
+
+def nic(bdf: str, node: int | None) -> PciFunction:
+    return function(bdf, "0200", "15b3", node)
+
+
+def function(
+    bdf: str, code: str, vendor: str, node: int | None, local: CpuSet | None = None
+) -> PciFunction:
+    return PciFunction(
+        bdf=bdf,
+        class_code=code,
+        vendor=vendor,
+        device="2330",
+        numa_node=node,
+        local_cpus=local,
+        parents=(),
+        root_bus=bdf[:7],
+    )
+
+
+def machine(
+    *,
+    packages: int = 1,
+    nodes: int = 1,
+    l3: int = 1,
+    cores: int = 4,
+    smt: int = 1,
+    isolated: str = "",
+    offline: str = "",
+    memory_nodes: int = 0,
+    pci: Sequence[PciFunction] = (),
+    memory: int = 64 << 30,
+) -> Topology:
+    """`nodes` a package, `l3` groups a node, `cores` a group. PU numbers: all first siblings, then
+    all second ones, as x86 counts."""
+    total = packages * nodes * l3 * cores
+    off = CpuSet.parse(offline)
+    possible = CpuSet.of(range(total * smt))
+    online = possible - off
+    siblings = {
+        c + t * total: CpuSet.of(c + s * total for s in range(smt)) & online
+        for c in range(total)
+        for t in range(smt)
+    }
+
+    def span(first: int, count: int) -> CpuSet:
+        return (
+            CpuSet.of(c + t * total for c in range(first, first + count) for t in range(smt))
+            & online
+        )
+
+    all_nodes = packages * nodes
+    count = all_nodes + memory_nodes
+    return Topology(
+        online=online,
+        possible=possible,
+        present=possible,
+        smt_siblings=tuple((cpu, siblings[cpu]) for cpu in online),
+        packages=tuple(
+            Package(id=p, cpus=span(p * nodes * l3 * cores, nodes * l3 * cores))
+            for p in range(packages)
+        ),
+        nodes=tuple(
+            NumaNode(
+                id=n,
+                cpus=span(n * l3 * cores, l3 * cores) if n < all_nodes else CpuSet(),
+                memory_bytes=memory,
+                distances=tuple((m, 10 if m == n else 12 + abs(m - n)) for m in range(count)),
+                kind=NodeKind.CPU_MEMORY if n < all_nodes else NodeKind.GPU_MEMORY,
+            )
+            for n in range(count)
+        ),
+        caches=tuple(
+            Cache(level=3, type="Unified", size_bytes=32 << 20, cpus=span(g * cores, cores))
+            for g in range(all_nodes * l3)
+        ),
+        pci=tuple(pci),
+        relations=(),
+        isolation=Isolation(isolated=CpuSet.parse(isolated) & online),
+    )
+
+
+def want(
+    name: str,
+    cpus: int,
+    *,
+    sharing: Sharing = Sharing.EXCLUSIVE,
+    near: str | None = None,
+    unit: str | None = None,
+    smt: str = "any",
+    isolated: bool = False,
+    memory_bytes: int = 0,
+    cpu_list: CpuSet | None = None,
+) -> Workload:
+    return Workload(
+        name=name,
+        kind="custom",
+        match=Match(comm=name),
+        cpus=cpus,
+        sharing=sharing,
+        near=near,
+        unit=unit,
+        smt=smt,
+        isolated=isolated,
+        memory_bytes=memory_bytes,
+        cpu_list=cpu_list,
+    )
+
+
+def cpus(text: str) -> CpuSet:
+    return CpuSet.parse(text)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Topology:
+    shape = {
+        "packages": draw(st.integers(1, 2)),
+        "nodes": draw(st.integers(1, 2)),
+        "l3": draw(st.integers(1, 3)),
+        "cores": draw(st.integers(1, 4)),
+        "smt": draw(st.sampled_from([1, 2, 4])),
+    }
+    total = shape["packages"] * shape["nodes"] * shape["l3"] * shape["cores"] * shape["smt"]
+    some = st.sets(st.integers(0, total - 1), max_size=total // 2)
+    offline = CpuSet.of(draw(some)) - CpuSet.of([0])
+    isolated = CpuSet.of(draw(some)) - CpuSet.of([0])
+    nodes = shape["packages"] * shape["nodes"]
+    pci = [
+        gpu(f"0000:{i:02x}:00.0", draw(st.none() | st.integers(0, nodes)))
+        for i in range(draw(st.integers(0, 3)))
+    ]
+    return machine(**shape, offline=str(offline), isolated=str(isolated), memory_nodes=1, pci=pci)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, most: int = 6) -> tuple[Workload, ...]:
+    made = []
+    for i in range(draw(st.integers(0, most))):
+        shared = draw(st.booleans()) and draw(st.booleans())
+        made.append(
+            want(
+                f"w{i}",
+                draw(st.integers(1, 9)),
+                sharing=Sharing.SHARED if shared else Sharing.EXCLUSIVE,
+                near=draw(st.sampled_from([None, None, "gpu:0", "gpu:1", "node:0", "node:1"])),
+                unit=draw(st.sampled_from([None, None, "a", "b"])),
+                smt="any"
+                if shared
+                else draw(st.sampled_from(["any", "whole-core", "one-per-core"])),
+                isolated=not shared and draw(st.booleans()),
+            )
+        )
+    return tuple(made)
+
+
+def check(topology: Topology, wanted: tuple[Workload, ...], placement: Placement) -> None:
+    """Every hard constraint, stated anew."""
+    names = {w.name for w in wanted}
+    placed = {p.workload: p for p in placement.placed}
+    refused = {r.workload: r for r in placement.refused}
+    assert placed.keys() | refused.keys() == names and not placed.keys() & refused.keys()
+    assert placement.housekeeping and placement.housekeeping <= topology.online
+    small = len(topology.online) < 6
+    used: set[int] = set()
+    core_of = dict(topology.smt_siblings)
+    wishes = {w.name: w for w in wanted}
+    for p in placement.placed:
+        w = wishes[p.workload]
+        assert p.cpus and p.cpus <= topology.online and p.reasons
+        if small:
+            assert p.sharing is Sharing.SHARED and p.pool == "shared"
+            assert len(topology.online) == 1 or p.cpus < topology.online
+            assert len(topology.online) == 1 or not p.cpus & placement.housekeeping
+            continue
+        assert p.sharing is w.sharing
+        node = topology.node(p.node) if p.node is not None else None
+        assert node is not None and p.cpus <= node.cpus
+        assert node.kind in (NodeKind.CPU_MEMORY, NodeKind.CPU)
+        assert all(
+            (n := topology.node(m)) is not None and n.kind is not NodeKind.GPU_MEMORY
+            for m in p.mems
+        )
+        if w.sharing is Sharing.SHARED:
+            assert len(p.cpus) >= w.cpus
+            continue
+        assert not p.cpus.ids & used and not p.cpus & placement.housekeeping
+        used |= p.cpus.ids
+        match w.smt:
+            case "any":
+                assert len(p.cpus) == w.cpus
+            case "whole-core":
+                assert all(core_of[c] <= p.cpus for c in p.cpus)
+                assert w.cpus <= len(p.cpus) < w.cpus + 4
+            case _:
+                assert len(p.cpus) == w.cpus == len({core_of[c] for c in p.cpus})
+                for c in p.cpus:
+                    others = [q for q in placement.placed if q is not p]
+                    assert not any(core_of[c] & q.cpus for q in others)
+        if not w.isolated:
+            assert not p.cpus & topology.isolation.isolated
+    for p in placement.placed:
+        if p.sharing is Sharing.SHARED and not small:
+            assert not p.cpus.ids & used and not p.cpus & topology.isolation.isolated
+    for unit in {w.unit for w in wanted if w.unit}:
+        members = [w.name for w in wanted if w.unit == unit]
+        assert all(m in placed for m in members) or all(m in refused for m in members)
+        if not small:
+            assert len({placed[m].node for m in members if m in placed}) <= 1
+    for r in placement.refused:
+        assert r.reason and r.would_fit_if
+
+
+@settings(max_examples=200, deadline=None)
+@given(machines(), workloads())
+def test_constraints_determinism_and_stability(
+    topology: Topology, wanted: tuple[Workload, ...]
+) -> None:
+    first = plan(topology, wanted)
+    check(topology, wanted, first)
+    assert plan(topology, wanted) == first
+    again = plan(topology, wanted, (), first)
+    assert again.placed == first.placed
+    assert {r.workload for r in again.refused} == {r.workload for r in first.refused}
+
+
+@settings(max_examples=100, deadline=None)
+@given(machines(), workloads(4), workloads(2), st.integers(0, 4))
+def test_one_more_or_one_less_moves_nobody_without_need(
+    topology: Topology, wanted: tuple[Workload, ...], more: tuple[Workload, ...], gone: int
+) -> None:
+    assume(len(topology.online) >= 6)
+    wanted = tuple(dataclasses.replace(w, unit=None) for w in wanted)
+    before = plan(topology, wanted)
+    less = wanted[:gone] + wanted[gone + 1 :]
+    after = plan(topology, less, (), before)
+    check(topology, less, after)
+    if len(after.refused) == len(
+        [r for r in before.refused if r.workload in {w.name for w in less}]
+    ):
+        for p in after.placed:
+            old = before.of(p.workload)
+            if old is not None and p.sharing is Sharing.EXCLUSIVE:
+                assert p.cpus == old.cpus
+    extra = tuple(dataclasses.replace(w, name=f"x{w.name}", unit=None) for w in more)
+    grown = plan(topology, wanted + extra, (), before)
+    check(topology, wanted + extra, grown)
+    if not grown.refused:
+        for p in before.placed:
+            if p.sharing is Sharing.EXCLUSIVE:
+                now = grown.of(p.workload)
+                moved = [q for q in before.placed if grown.of(q.workload) != q]
+                # Someone moves only when a newcomer would have no place otherwise.
+                assert (now is not None and now.cpus == p.cpus) or extra, moved
+
+
+@settings(max_examples=100, deadline=None)
+@given(machines(), workloads(4), st.sets(st.integers(0, 40), max_size=6))
+def test_told_housekeeping_is_never_given(
+    topology: Topology, wanted: tuple[Workload, ...], told: set[int]
+) -> None:
+    placement = plan(topology, wanted, housekeeping=CpuSet.of(told))
+    inside = CpuSet.of(told) & topology.online
+    assert placement.housekeeping == inside or not inside
+    if inside == topology.online and len(inside) < 6:
+        return  # Told to keep all of a small machine: the pool is then all of it as well.
+    check(topology, wanted, placement)
+
+
+# Brute force: cores by how many of their PUs are free, every way to take them.
+
+
+def brute(
+    topology: Topology, placement: Placement, wanted: tuple[Workload, ...]
+) -> tuple[int, int]:
+    """The least (refused, L3 splits) of any assignment; SMT up to 2, no isolation, no units."""
+    free = topology.online - placement.housekeeping
+    cores = topology.cores
+    place = {
+        core: (
+            next(n.id for n in topology.nodes if core <= n.cpus),
+            next(i for i, c in enumerate(topology.caches) if core <= c.cpus),
+        )
+        for core in cores
+    }
+    start = tuple(len(core & free) for core in cores)
+
+    def ways(w: Workload, state: tuple[int, ...], node: int) -> Iterator[tuple[int, ...]]:
+        per_core = []
+        for core, left in zip(cores, state, strict=True):
+            full = left == len(core) and left > 0
+            if place[core][0] != node or left == 0:
+                per_core.append([0])
+            elif w.smt == "any":
+                per_core.append(list(range(left + 1)))
+            elif w.smt == "whole-core":
+                per_core.append([0, left] if full else [0])
+            else:
+                per_core.append([0, 1] if full else [0])
+        for take in itertools.product(*per_core):
+            total = sum(take)
+            least = total - min((t for t in take if t), default=0)
+            if total == w.cpus or (w.smt == "whole-core" and total > w.cpus > least):
+                yield take
+
+    @functools.cache
+    def best(i: int, state: tuple[int, ...]) -> tuple[int, int]:
+        if i == len(wanted):
+            return (0, 0)
+        w = wanted[i]
+        left_out = best(i + 1, state)
+        found = (left_out[0] + 1, left_out[1])
+        nodes = [int(w.near[5:])] if w.near else [n.id for n in topology.nodes]
+        for node in nodes:
+            for take in ways(w, state, node):
+                gone = tuple(
+                    0 if w.smt == "one-per-core" and t else s - t
+                    for s, t in zip(state, take, strict=True)
+                )
+                rest = best(i + 1, gone)
+                groups = {place[core][1] for core, t in zip(cores, take, strict=True) if t}
+                found = min(found, (rest[0], rest[1] + len(groups) - 1))
+        return found
+
+    return best(0, start)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.integers(2, 3),
+    st.integers(1, 2),
+    st.lists(
+        st.tuples(
+            st.integers(1, 5),
+            st.sampled_from(["any", "whole-core", "one-per-core"]),
+            st.sampled_from([None, None, "node:0"]),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_as_good_as_brute_force(
+    nodes: int, l3: int, cores: int, smt: int, asked: list[tuple[int, str, str | None]]
+) -> None:
+    topology = machine(nodes=nodes, l3=l3, cores=cores, smt=smt)
+    assume(6 <= len(topology.online) <= 16)
+    wanted = tuple(want(f"w{i}", n, smt=s, near=near) for i, (n, s, near) in enumerate(asked))
+    placement = plan(topology, wanted)
+    check(topology, wanted, placement)
+    splits = 0
+    for p in placement.placed:
+        splits += sum(bool(c.cpus & p.cpus) for c in topology.caches) - 1
+    assert (len(placement.refused), splits) == brute(topology, placement, wanted)
+
+
+# Cases an SRE will meet.
+
+
+def test_two_pus_share_one_named_pool() -> None:
+    placement = plan(machine(cores=2), (want("vwap", 1), want("vector", 1)))
+    assert placement.housekeeping == cpus("0")
+    assert [str(p.cpus) for p in placement.placed] == ["1", "1"]
+    assert {p.pool for p in placement.placed} == {"shared"}
+    assert "vwap, vector" in placement.notes[0] and "'shared' (1)" in placement.notes[0]
+    assert "2 PUs" in placement.notes[0]
+
+
+def test_two_siblings_of_one_core_are_still_two_pus() -> None:
+    placement = plan(machine(cores=1, smt=2), (want("vwap", 1),))
+    assert (str(placement.housekeeping), str(placement.placed[0].cpus)) == ("0", "1")
+
+
+def test_one_pu_says_that_nothing_is_left() -> None:
+    placement = plan(machine(cores=1), (want("vwap", 1),))
+    assert str(placement.placed[0].cpus) == "0"
+    assert any("no PU beside" in r for r in placement.placed[0].reasons)
+
+
+def test_near_a_gpu_in_one_l3_group_by_whole_cores() -> None:
+    topology = machine(packages=2, l3=4, cores=8, smt=2, pci=[gpu("0000:3b:00.0", 1)])
+    placement = plan(topology, (want("rank0", 8, near="gpu:0"),))
+    (p,) = placement.placed
+    assert p.node == 1 and str(p.mems) == "1" and p.gpu == "0000:3b:00.0"
+    assert len({core for cpu, core in topology.smt_siblings if cpu in p.cpus}) == 4
+    assert sum(bool(c.cpus & p.cpus) for c in topology.caches) == 1
+    assert p.reasons[0] == "gpu:0 (0000:3b:00.0) is on node 1"
+
+
+def test_default_housekeeping_is_the_lowest_core_of_each_package() -> None:
+    topology = machine(packages=2, cores=4, smt=2)
+    assert str(plan(topology, ()).housekeeping) == "0,4,8,12"
+
+
+def test_virtual_machine_with_one_core_per_socket_keeps_one_core() -> None:
+    topology = machine(packages=8, cores=1)
+    assert str(plan(topology, ()).housekeeping) == "0"
+
+
+def test_isolated_cpus_only_when_wanted_and_first_then() -> None:
+    topology = machine(cores=12, isolated="8-11")
+    placement = plan(topology, (want("poll", 2, isolated=True), want("other", 7)))
+    assert str(placement.placed[0].cpus) == "8-9"
+    assert any("own threads" in r for r in placement.placed[0].reasons)
+    assert str(placement.placed[1].cpus) == "1-7"
+    refused = plan(topology, (want("other", 9),)).refused[0]
+    assert refused.reason.endswith(
+        "has 7 PUs free outside the isolated set 8-11, the request needs 9"
+    )
+    assert refused.would_fit_if == "cpus = 7"
+    assert (
+        plan(topology, (want("other", 5, isolated=True),))
+        .refused[0]
+        .would_fit_if.startswith("isolated = false")
+    )
+
+
+def test_refusal_names_device_node_and_figures() -> None:
+    topology = machine(packages=2, cores=4, pci=[gpu("0000:3b:00.0", 1)])
+    (refused,) = plan(topology, (want("rank0", 6, near="gpu:0"),)).refused
+    assert refused.reason == (
+        "gpu:0 (0000:3b:00.0) is on node 1; node 1 has 3 PUs free, the request needs 6"
+    )
+    assert refused.would_fit_if == "cpus = 3"
+
+
+def test_unit_goes_whole_or_not_at_all() -> None:
+    topology = machine(packages=2, cores=5, pci=[gpu("0000:3b:00.0", 1)])
+    unit = (want("llm", 2, near="gpu:0", unit="r"), want("index", 2, unit="r"))
+    assert {p.node for p in plan(topology, unit).placed} == {1}
+    large = (*unit, want("ring", 1, unit="r"))
+    placement = plan(topology, large)
+    assert not placement.placed and len(placement.refused) == 3
+    assert "unit r needs 5 exclusive PUs on one node" in placement.refused[0].reason
+
+
+def test_unit_over_two_devices_on_two_nodes_is_refused_with_both() -> None:
+    topology = machine(packages=2, cores=5, pci=[gpu("0000:3b:00.0", 1), nic("0000:01:00.0", 0)])
+    unit = (want("llm", 2, near="gpu:0", unit="r"), want("feed", 1, near="nic:0", unit="r"))
+    placement = plan(topology, unit)
+    assert not placement.placed
+    assert "node 1" in placement.refused[0].reason and "node 0" in placement.refused[0].reason
+
+
+def test_gpu_memory_node_gets_no_cpus_and_no_host_memory() -> None:
+    topology = machine(packages=2, cores=4, memory_nodes=1, pci=[gpu("0009:01:00.0", 2)])
+    (p,) = plan(topology, (want("rank0", 2, near="gpu:0"),)).placed
+    assert (p.node, str(p.mems)) == (1, "1")
+    assert "which has no CPUs; the nearest that has is node 1" in p.reasons[0]
+
+
+def test_unknown_device_node_is_no_guess() -> None:
+    topology = machine(packages=2, cores=4, pci=[gpu("0000:3b:00.0", None)])
+    (refused,) = plan(topology, (want("rank0", 2, near="gpu:0"),)).refused
+    assert "firmware does not say" in refused.reason
+    local = machine(packages=2, cores=4, pci=[gpu("0000:3b:00.0", None, cpus("4-7"))])
+    assert plan(local, (want("rank0", 2, near="gpu:0"),)).placed[0].node == 1
+    alone = machine(cores=8, pci=[gpu("0000:3b:00.0", None)])
+    assert plan(alone, (want("rank0", 2, near="gpu:0"),)).placed[0].node == 0
+
+
+def test_display_chip_is_no_gpu() -> None:
+    vga = function("0000:03:00.0", "0300", "102b", 0)
+    topology = machine(packages=2, cores=4, pci=[vga, gpu("0000:3b:00.0", 1)])
+    assert plan(topology, (want("rank0", 2, near="gpu:0"),)).placed[0].node == 1
+
+
+def test_pool_joins_housekeeping_only_when_it_must() -> None:
+    topology = machine(cores=8)
+    shared = want("api", 1, sharing=Sharing.SHARED)
+    roomy = plan(topology, (want("x", 6), shared))
+    assert str(roomy.placed[1].cpus) == "7" and not roomy.notes
+    full = plan(topology, (want("x", 7), shared))
+    assert str(full.placed[1].cpus) == "0" and "housekeeping" in full.notes[0]
+
+
+def test_memory_is_promised_once() -> None:
+    topology = machine(cores=8, memory=10 << 30)
+    placement = plan(
+        topology, (want("a", 1, memory_bytes=8 << 30), want("b", 1, memory_bytes=8 << 30))
+    )
+    assert [p.workload for p in placement.placed] == ["a"]
+    assert placement.refused[0].would_fit_if == 'memory = "2048MiB"'
+
+
+def test_cpu_list_is_taken_literally_or_refused() -> None:
+    topology = machine(cores=8)
+    fixed = want("x", 2, cpu_list=cpus("5,7"))
+    assert str(plan(topology, (want("y", 5), fixed)).of("x").cpus) == "5,7"  # type: ignore[union-attr]
+    assert "housekeeping" in plan(topology, (want("x", 1, cpu_list=cpus("0")),)).refused[0].reason
+    assert "not online" in plan(topology, (want("x", 1, cpu_list=cpus("9")),)).refused[0].reason
+
+
+def test_a_process_has_one_workload() -> None:
+    process = ProcessState(
+        pid=7,
+        start_time=1,
+        comm="a",
+        title="a b",
+        cgroup="/",
+        threads=(ThreadState(tid=7, comm="a", cpus=cpus("0-7")),),
+    )
+    both = (want("a", 1), dataclasses.replace(want("b", 1), match=Match(title="a *")))
+    placement = plan(machine(cores=8), both, (process,))
+    assert [p.workload for p in placement.placed] == ["a"]
+    assert "process 7 (a), which workload a matches too" in placement.refused[0].reason
+
+
+def test_machine_without_numa_nodes_and_without_online_cpus() -> None:
+    bare = dataclasses.replace(machine(cores=8), nodes=())
+    (p,) = plan(bare, (want("x", 2),)).placed
+    assert (p.node, str(p.mems), str(p.cpus)) == (None, "", "1-2")
+    none = dataclasses.replace(
+        bare, online=CpuSet(), smt_siblings=(), packages=(), caches=(), isolation=Isolation()
+    )
+    assert plan(none, (want("x", 2),)).refused
+
+
+def test_node_with_cpus_and_no_memory_takes_the_nearest() -> None:
+    topology = machine(packages=2, cores=4)
+    nodes = tuple(
+        dataclasses.replace(n, kind=NodeKind.CPU, memory_bytes=0) if n.id == 1 else n
+        for n in topology.nodes
+    )
+    topology = dataclasses.replace(topology, nodes=nodes)
+    (p,) = plan(topology, (want("x", 2, near="node:1"),)).placed
+    assert (p.node, str(p.mems)) == (1, "0")
+    assert isinstance(topology.nodes[1], NumaNode)
+
+
+@pytest.mark.parametrize("packages", [2, 8])
+def test_many_workloads_on_a_large_machine(packages: int) -> None:
+    topology = machine(
+        packages=packages,
+        nodes=4,
+        l3=4,
+        cores=4,
+        smt=2,
+        pci=[gpu(f"0000:{i:02x}:00.0", i) for i in range(8)],
+    )
+    wanted = tuple(
+        want(f"w{i}", 1 + i % 4, near=f"gpu:{i % 8}", unit=f"u{i % 8}" if i < 24 else None)
+        for i in range(64)
+    )
+    placement = plan(topology, wanted)
+    check(topology, wanted, placement)
+    assert len(placement.placed) == 64
+    assert plan(topology, wanted, (), placement) == placement
