@@ -260,6 +260,13 @@ class Root:
         except OSError:
             return ()
 
+    def tids(self, pid: int) -> tuple[int, ...]:
+        """Numbers of a process's threads, ascending; never recorded."""
+        try:
+            return tuple(sorted(map(int, self._store.names(f"proc/{pid}/task"))))
+        except (OSError, ValueError):
+            return ()
+
     def exists(self, path: str) -> bool:
         """Whether the path leads to something."""
         with suppress(OSError):

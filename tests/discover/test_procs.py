@@ -1,0 +1,98 @@
+"""Processes of the live machine: ours, a pinned thread, ones that vanish, odd titles."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from nodeagent.discover.procs import Processes
+from nodeagent.discover.root import Root
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Root.live() as root:
+        found = Processes(root)
+        yield found
+        found.close()
+
+
+def test_finds_ourselves_with_title_and_threads(processes: Processes) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    assert thread.native_id is not None
+    before = os.sched_getaffinity(thread.native_id)
+    try:
+        os.sched_setaffinity(thread.native_id, {max(before)})
+        me = next(p for p in processes.scan() if p.pid == os.getpid())
+        assert thread.native_id in {t.tid for t in me.threads}
+        pinned = next(t for t in me.threads if t.tid == thread.native_id)
+        assert pinned.cpus.ids == {max(before)}
+        assert me.uid == os.getuid() and me.ppid == os.getppid()
+        assert "pytest" in me.title or "python" in me.title
+        assert me.threads == processes.threads(me.pid)
+        (again,) = processes.read([me.pid])
+        assert (again.title, again.start_time) == (me.title, me.start_time)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_kernel_threads_only_if_asked_for(processes: Processes) -> None:
+    plain = {p.pid for p in processes.scan(threads=False)}
+    everything = {p.pid for p in processes.scan(threads=False, kernel=True)}
+    assert 2 not in plain
+    if pathlib.Path("/proc/2/comm").exists() and os.getpid() != 2:
+        assert everything - plain
+
+
+def test_comm_with_parentheses_and_binary_title(
+    processes: Processes, tmp_path: pathlib.Path
+) -> None:
+    odd = tmp_path / "a) (b c"
+    odd.symlink_to("/bin/sleep")
+    with subprocess.Popen([str(odd), "30", "0."]) as child:
+        try:
+            state = next(p for p in processes.scan() if p.pid == child.pid)
+            assert state.comm == "a) (b c"
+            assert state.title == f"{odd} 30 0."
+        finally:
+            child.kill()
+
+
+def test_vanishing_processes_are_normal(processes: Processes) -> None:
+    for _ in range(20):
+        children = [subprocess.Popen([sys.executable, "-S", "-c", "1"]) for _ in range(4)]
+        processes.scan()
+        for child in children:
+            child.wait()
+        assert processes.read([c.pid for c in children]) == ()
+
+
+def test_the_child_is_lazy_and_ends_with_us(processes: Processes) -> None:
+    me = os.getpid()
+    processes.read([me])
+    assert not _children("title_child")
+    processes.scan()
+    assert len(_children("title_child")) == 1
+    processes.close()
+    assert not _children("title_child")
+
+
+def _children(word: str) -> list[str]:
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            ppid = path.read_text().rpartition(")")[2].split()[1]
+            if ppid == str(os.getpid()) and word in (path.parent / "cmdline").read_text():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
