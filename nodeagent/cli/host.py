@@ -20,7 +20,20 @@ def open_root(host: str | None, *, keep: bool = False) -> Root:
 
 def read_host(invocation: Invocation, *, nvml: bool = True) -> Snapshot:
     """One reading of that machine. `nvml=False`: no child process asks NVML."""
+    with open_root(invocation.host) as root:
+        return read_root(root, nvml=nvml)
+
+
+def read_root(root: Root, *, nvml: bool = True) -> Snapshot:
+    """One reading by that door."""
     from nodeagent.discover.snapshot import read_snapshot
 
-    with open_root(invocation.host) as root:
+    if not (root.is_live and nvml):
         return read_snapshot(root, None, time.time_ns() if root.is_live else 0)
+    from nodeagent.discover.gpu import Gpus
+
+    gpus = Gpus()
+    try:
+        return read_snapshot(root, gpus, time.time_ns())
+    finally:
+        gpus.close()

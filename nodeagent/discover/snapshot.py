@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodeagent.discover import boot, cpu, irq, kfd, net, numa, nvme, pci, settings
-from nodeagent.discover.gpu import GpuReading, GpuSource, NoGpus
+from nodeagent.discover.gpu import GpuReading, GpuSource, NoGpus, decode
 from nodeagent.discover.root import Root
 from nodeagent.model.pci import PciFunction
 from nodeagent.model.snapshot import GpuFacts, Host, Snapshot
@@ -13,12 +13,11 @@ from nodeagent.model.topology import Topology
 def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) -> Snapshot:
     """Reads everything once; never raises for what it reads.
 
-    `gpus` None: NVML is not asked. `now_ns`: CLOCK_REALTIME, kept as `taken_ns`.
+    `gpus` None: NVML is not asked; a recorded machine brings its own reading.
+    `now_ns`: CLOCK_REALTIME, kept as `taken_ns`.
     """
-    asked_gpus: GpuSource = gpus or NoGpus(
-        "not asked" if root.is_live else "a recorded machine without an NVML reading"
-    )
-    asked_gpus.start()
+    source: GpuSource = gpus if gpus is not None and root.is_live else NoGpus()
+    source.start()
     cpus = cpu.read_cpus(root)
     functions = pci.read_pci(root, cpus.online)
     texts = settings.read_settings(root)
@@ -29,7 +28,7 @@ def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) ->
     nvmes = nvme.read_nvmes(root)
     texts |= settings.read_derived(root, texts)
     kfd_nodes = kfd.read_kfd(root)
-    reading = asked_gpus.read()
+    reading = _nvml(root, source)
     nodes = numa.read_nodes(root, cpus.online, _gpu_memory_nodes(reading))
     topology = Topology(
         online=cpus.online,
@@ -51,13 +50,29 @@ def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) ->
         nics=nics,
         gpus=reading.gpus + _amd_gpus(root, functions, len(reading.gpus)),
         nvml=reading.nvml,
-        unread=root.unread,
+        unread=root.unread + reading.unread,
         texts=texts,
         taken_ns=now_ns,
         live=root.is_live,
         asked=asked,
         nvmes=nvmes,
     )
+
+
+NVML = "nvml/reading"
+"""Where a capture keeps NVML's answer."""
+
+
+def _nvml(root: Root, source: GpuSource) -> GpuReading:
+    if root.is_live:
+        reading = source.read()
+        if reading.raw is not None:
+            root.note(NVML, reading.raw)
+        return reading
+    raw = root.text(NVML, 4 << 20)
+    if raw is None:
+        return NoGpus("the recorded machine holds no NVML reading").read()
+    return decode(raw)
 
 
 def _gpu_memory_nodes(reading: GpuReading) -> frozenset[int]:

@@ -93,6 +93,8 @@ class GpuFacts:
     cpu_affinity: CpuSet | None = None
     memory_total_bytes: int | None = None
     mig: bool | None = None
+    error: str | None = None
+    """What the library said instead of facts, "GPU is lost (NVML error 15)"; None: it answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
