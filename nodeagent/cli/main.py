@@ -19,6 +19,7 @@ from nodeagent.errors import NodeagentError, UsageError
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help)
     "topology": ("nodeagent.cli.topology:topology", "The machine: show it, check it."),
+    "explain": ("nodeagent.cli.explain:explain", "What a check means, and how to mend it."),
     "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
     "completion": ("nodeagent.cli.completion:completion", "Shell completion for bash, zsh, fish."),
 }

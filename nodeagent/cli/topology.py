@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help), as COMMANDS in cli/main.py
     "show": ("nodeagent.cli.topology:show", "The machine as a tree, a picture or JSON."),
+    "check": ("nodeagent.cli.check:check", "The machine, judged: verdict, evidence, remedy."),
 }
 
 

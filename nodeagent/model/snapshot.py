@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.kernel_event import KernelEvent
+from nodeagent.model.matrix import LinkMatrix
 from nodeagent.model.topology import Isolation, Topology
 
 
@@ -131,6 +133,15 @@ class Snapshot:
     asked: Isolation = field(default_factory=Isolation)
     """What the boot arguments ask for; `topology.isolation` is what is in force."""
     nvmes: tuple[NvmeFacts, ...] = ()
+    pasted: bool = False
+    """True: built from what somebody pasted; what is absent was not asked for."""
+    absent: frozenset[str] = frozenset()
+    """Settings files (paths as in `texts`) that were asked for and that this machine does not have.
+    A recording can only know this of what its recorder asked for."""
+    matrix: LinkMatrix | None = None
+    """A pasted topology matrix; None on a machine that was read."""
+    events: tuple[KernelEvent, ...] | None = None
+    """What the kernel log said; None: no log was read."""
 
     def arg(self, name: str) -> str | None:
         """Value of the last boot argument of that name ("" for a flag), None when absent.

@@ -1,0 +1,150 @@
+"""cgroup: the hierarchy, cpuset partitions, and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodeagent.check.record import (
+    Judged,
+    NotApplicable,
+    Seen,
+    check,
+    fail,
+    info,
+    ok,
+    saw,
+    shown,
+    warn,
+)
+
+CONTROLLERS = "sys/fs/cgroup/cgroup.controllers"
+REASONS = {
+    "Parent is not a partition root": "make the parent a partition root, place the group directly "
+    "below the root, or set cpuset.cpus.exclusive in each ancestor (Linux 6.7 and newer)",
+    "Parent is an invalid partition root": "mend the parent's partition first",
+    "Cpu list in cpuset.cpus not exclusive": "take these CPUs out of every sibling's cpuset.cpus",
+    "cpuset.cpus is empty": "write CPUs into cpuset.cpus first",
+    "CPU hotplug": "bring the CPUs online",
+    "partition config conflicts with housekeeping setup": "these CPUs are in isolcpus=: use either "
+    "boot isolation or a partition, not both",
+}
+"""What the kernel writes after `invalid`, and what helps."""
+
+
+@check(
+    "cgroup.version",
+    "cgroup v2 with the cpuset controller",
+    means="INFO when cgroup v1 holds the cpuset controller: partitions and cpuset.mems migration "
+    "of v2 are not to be had.",
+    why="On v1 a cpuset is placed by hand and nothing keeps other tasks off its CPUs; systemd's "
+    "AllowedCPUs= needs v2.",
+    prove="stat -fc %T /sys/fs/cgroup; cat /sys/fs/cgroup/cgroup.controllers",
+    mend="systemd.unified_cgroup_hierarchy=1 on the command line.",
+    source="Linux Documentation/admin-guide/cgroup-v2.rst, 'Cpuset'",
+)
+def version(s: Seen) -> Iterator[Judged]:
+    """Which hierarchy."""
+    text = s.snapshot.texts.get(CONTROLLERS)
+    if text is None and not s.snapshot.why_unread(CONTROLLERS) and s.snapshot.live:
+        mounts = s.text("proc/mounts", absent="nothing is mounted")
+        v1 = [m for m in mounts.splitlines() if m.split()[2:3] == ["cgroup"] and "cpuset" in m]
+        if v1:
+            yield info("cgroup", "the cpuset controller is in cgroup v1", saw("proc/mounts", v1[0]))
+            return
+        raise NotApplicable("no cgroup hierarchy is mounted")
+    text = s.text(CONTROLLERS, absent="no cgroup v2 is mounted")
+    if "cpuset" in text.split():
+        yield ok("cgroup", "cgroup v2 has the cpuset controller", saw(CONTROLLERS, text))
+    else:
+        yield warn(
+            "cgroup",
+            "cgroup v2 is mounted without the cpuset controller",
+            saw(CONTROLLERS, text),
+            remedy="look for a cgroup v1 cpuset mount (grep cpuset /proc/mounts) or a kernel "
+            "without CONFIG_CPUSETS",
+        )
+
+
+@check(
+    "cgroup.partition",
+    "cpuset partitions are valid",
+    means="FAIL when a cpuset.cpus.partition reads back as invalid; the kernel adds the reason.",
+    why="Writing `isolated` succeeds whatever becomes of it. Only reading back tells, and an "
+    "invalid partition isolates nothing.",
+    prove="grep . $(find /sys/fs/cgroup -name cpuset.cpus.partition)",
+    mend="See the reason in brackets; `explain` of the finding translates it.",
+    source="Linux Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition; "
+    "kernel/cgroup/cpuset.c perr_strings",
+)
+def partition(s: Seen) -> Iterator[Judged]:
+    """Each partition file that was read."""
+    files = s.matching("", "cpuset.cpus.partition")
+    if not files:
+        raise NotApplicable("no cpuset partition was read")
+    bad = False
+    for path, text in files:
+        if "invalid" not in text:
+            continue
+        bad = True
+        reason = text.partition("(")[2].rstrip(")")
+        yield fail(
+            shown(path).removesuffix("/cpuset.cpus.partition"),
+            f"the cpuset partition is invalid: {reason or 'the kernel gives no reason'}",
+            saw(path, text),
+            remedy=next((r for k, r in REASONS.items() if k.lower() in reason.lower()), "")
+            or "read Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition",
+        )
+    if not bad:
+        yield ok("cgroup", f"{len(files)} cpuset partitions are valid or plain members")
+
+
+@check(
+    "cgroup.throttled",
+    "no group is held back by its CPU quota",
+    means="FAIL when a group with cpu.max was throttled in more than `percent` % of its periods, "
+    "WARN when it was throttled at all.",
+    why="A throttled group stands still for the rest of each 100 ms period, all threads at once: "
+    "12 tokens a second became 0.3 for one user.",
+    prove="cat /sys/fs/cgroup/GROUP/cpu.max /sys/fs/cgroup/GROUP/cpu.stat",
+    mend="Drop the quota (echo max > cpu.max, CPUQuota= empty, no cpu limit in Kubernetes) and "
+    "hold the group by its cpuset instead.",
+    source="Linux Documentation/scheduler/sched-bwc.rst",
+    bounds={"percent": 20},
+)
+def throttled(s: Seen) -> Iterator[Judged]:
+    """cpu.stat of each group that was read."""
+    files = s.matching("", "cpu.stat")
+    if not files:
+        raise NotApplicable("no cpu.stat was read")
+    judged = bad = 0
+    for path, text in files:
+        rows = dict(line.split(None, 1) for line in text.splitlines() if len(line.split()) == 2)
+        periods, held = rows.get("nr_periods", ""), rows.get("nr_throttled", "")
+        if not periods.isdigit() or not held.isdigit():
+            continue
+        judged += 1
+        part = 100 * int(held) / int(periods) if int(periods) else 0.0
+        group = shown(path).removesuffix("/cpu.stat")
+        quota = s.snapshot.texts.get(path.removesuffix("cpu.stat") + "cpu.max", "")
+        evidence = [saw(path, f"nr_periods {periods}, nr_throttled {held}")]
+        if quota:
+            evidence.append(saw(path.removesuffix("cpu.stat") + "cpu.max", quota))
+        bad += int(held) > 0
+        if part > s.bounds["percent"]:
+            yield fail(
+                group,
+                f"throttled in {part:.0f} % of its periods",
+                *evidence,
+                remedy="drop the quota (echo max > cpu.max) and limit the group by its cpuset",
+            )
+        elif int(held):
+            yield warn(
+                group,
+                f"throttled in {held} of {periods} periods",
+                *evidence,
+                remedy="raise or drop the quota; a cpuset limits without standing still",
+            )
+    if not judged:
+        raise NotApplicable("no cpu.stat tells of a quota")
+    if not bad:
+        yield ok("cgroup", f"{judged} groups with a quota were never held back")

@@ -1,0 +1,209 @@
+"""gpu: are the GPUs there, driven, and answering?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodeagent.check.record import (
+    Judged,
+    NotApplicable,
+    Seen,
+    check,
+    fail,
+    info,
+    ok,
+    saw,
+    some,
+    unknown,
+    warn,
+)
+from nodeagent.model.pci import AMD, NVIDIA, PciFunction
+
+
+def _gpus(s: Seen) -> list[PciFunction]:
+    s.devices()
+    found = [p for p in s.snapshot.topology.gpus if p.computes and p.physfn is None]
+    if not found or s.snapshot.pasted:
+        raise NotApplicable("no GPU that computes is here")
+    return found
+
+
+@check(
+    "gpu.driver",
+    "every GPU has a driver",
+    means="WARN when a GPU of NVIDIA or AMD has no driver bound; INFO for GPUs handed to guests "
+    "(vfio-pci) and for display chips of Intel.",
+    why="A GPU without a driver is invisible to every framework; after a failed driver upgrade all "
+    "of them are.",
+    prove="lspci -nnk -d ::0302; lspci -nnk -d ::0300; dmesg | grep -iE 'nvrm|amdgpu'",
+    mend="modprobe nvidia (or amdgpu); dmesg says why it does not load.",
+    source="Linux Documentation/driver-api/driver-model/binding.rst",
+)
+def driver(s: Seen) -> Iterator[Judged]:
+    """Driver link of each GPU."""
+    gpus = [p for p in _gpus(s) if p.vendor in (NVIDIA, AMD)]
+    if not gpus:
+        raise NotApplicable("no NVIDIA or AMD GPU is here")
+    bare = [p for p in gpus if p.driver is None]
+    vfio = [p for p in gpus if (p.driver or "").startswith("vfio")]
+    if bare and not any(p.driver for p in s.snapshot.topology.pci):
+        s.whole("sys/bus/pci/devices", "sys/devices/pci")
+        raise NotApplicable("no driver links are described")
+    if bare:
+        yield warn(
+            f"gpu {some(p.bdf for p in bare)}",
+            f"{len(bare)} of {len(gpus)} GPUs have no driver",
+            *(saw(f"sys/bus/pci/devices/{p.bdf}/driver", "no such link") for p in bare[:3]),
+            remedy="modprobe nvidia (or amdgpu); dmesg | tail says why it does not load",
+        )
+    elif len(vfio) < len(gpus):
+        kinds = sorted({p.driver or "" for p in gpus})
+        yield ok("gpu", f"{len(gpus)} GPUs have drivers ({some(kinds)})")
+    if vfio:
+        yield info(f"gpu {some(p.bdf for p in vfio)}", f"{len(vfio)} GPUs are handed to guests")
+
+
+@check(
+    "gpu.nvml",
+    "the NVIDIA library answers and sees every GPU",
+    means="UNKNOWN when NVML cannot be asked; FAIL when it sees fewer GPUs than the PCI bus has "
+    "with the nvidia driver bound (a GPU is lost); NA without NVIDIA GPUs and in recordings "
+    "without NVML.",
+    why="A GPU that fell off the bus keeps its PCI address but NVML no longer lists it; jobs then "
+    "start with one GPU fewer.",
+    prove="nvidia-smi -L; lspci -d 10de:: | grep -cE '3D|VGA'",
+    mend="dmesg | grep -i xid for the reason; drain the node and reset the GPU or reboot.",
+    source="NVIDIA NVML API reference, nvmlDeviceGetCount_v2; GPUd accelerator-nvidia-gpu-counts",
+)
+def nvml(s: Seen) -> Iterator[Judged]:
+    """NVML's list against the bus."""
+    gpus = [p for p in _gpus(s) if p.vendor == NVIDIA]
+    mine = [p for p in gpus if p.driver == "nvidia"]
+    if not gpus:
+        raise NotApplicable("no NVIDIA GPU is here")
+    if not s.snapshot.nvml.available:
+        if not s.snapshot.live:
+            raise NotApplicable("the recording holds nothing of NVML")
+        if not mine:
+            raise NotApplicable("no GPU has the nvidia driver; gpu.driver says so")
+        yield unknown(
+            "nvml",
+            f"NVML cannot be asked: {s.snapshot.nvml.reason or 'no reason was given'}",
+            saw("libnvidia-ml.so.1", s.snapshot.nvml.reason or "not available"),
+            remedy="install nvidia-ml-py and the driver's libnvidia-ml.so.1; try nvidia-smi -L",
+        )
+        return
+    listed = {g.bdf for g in s.snapshot.gpus}
+    lost = [p for p in mine if p.bdf not in listed]
+    if lost:
+        yield fail(
+            f"gpu {some(p.bdf for p in lost)}",
+            f"NVML lists {len(listed)} GPUs, the PCI bus has {len(mine)}: "
+            f"{some(p.bdf for p in lost)} is lost",
+            saw("nvmlDeviceGetCount_v2", str(len(listed))),
+            saw(f"sys/bus/pci/devices/{lost[0].bdf}/driver", "nvidia"),
+            remedy="dmesg | grep -i xid; drain the node, then reset the GPU or reboot",
+        )
+    else:
+        yield ok("gpu", f"NVML lists all {len(listed)} GPUs", saw("NVML", "nvmlDeviceGetCount_v2"))
+
+
+@check(
+    "gpu.alike",
+    "all GPUs are of one model",
+    means="INFO when GPUs of several models are in one machine.",
+    why="Collectives run at the pace of the slowest; a replacement of another model is easily "
+    "overlooked.",
+    prove="lspci -nn -d ::0302; nvidia-smi -L",
+    mend="Nothing, when intended; else ask who exchanged the card.",
+    source="NCCL user guide, 'heterogeneous systems'",
+)
+def alike(s: Seen) -> Iterator[Judged]:
+    """PCI device numbers."""
+    gpus = _gpus(s)
+    if len(gpus) < 2:
+        raise NotApplicable("fewer than two GPUs are here")
+    models = sorted({f"{p.vendor}:{p.device}" for p in gpus})
+    if len(models) > 1:
+        yield info("gpu", f"{len(gpus)} GPUs of {len(models)} models: {some(models)}")
+    else:
+        yield ok("gpu", f"{len(gpus)} GPUs, all {models[0]}")
+
+
+FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
+"""Xids after which the GPU needs a reset or the node a reboot. Source: NVIDIA Xid "
+"catalogue; DCGM."""
+APPLICATION_XIDS = frozenset({13, 31, 43, 45})
+"""Xids that an application usually causes itself. Source: NVIDIA Xid catalogue."""
+ANNOUNCEMENTS = frozenset({154})
+"""Xids that carry the driver's advice, not an error of their own."""
+
+
+@check(
+    "gpu.log",
+    "the kernel log has no hardware faults",
+    means="FAIL for faults that need a reset or a repair (fatal Xids, GPU off the bus, fatal PCIe "
+    "errors, uncorrected memory errors, dead NVMe, kernel panic); WARN for other faults; INFO for "
+    "Xids an application usually causes itself (13, 31, 43, 45). NA when no log was read.",
+    why="The log is the only place where the first of a chain of errors stands; what follows it "
+    "(Xid 45, NCCL time-outs) is noise.",
+    prove="dmesg -T | grep -iE 'xid|nvrm|aer|hardware error|mce|i/o error'",
+    mend="Mend the first fault of the chain: see each line's kind.",
+    source="NVIDIA Xid catalogue; DCGM health checks; Linux Documentation/PCI/pcieaer-howto.rst",
+)
+def log(s: Seen) -> Iterator[Judged]:
+    """Events by kind and device."""
+    events = s.snapshot.events
+    if events is None:
+        raise NotApplicable("no kernel log was read")
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, event in enumerate(events):
+        if event.fault:
+            xid = event.details.get("xid")
+            kind = f"xid {xid}" if xid is not None else event.kind
+            groups.setdefault((kind, event.bdf or ""), []).append(i)
+    for (kind, bdf), members in groups.items():
+        first = events[members[0]]
+        subject = f"{kind} {bdf}".strip()
+        times = f", {len(members)} lines" if len(members) > 1 else ""
+        where = f"line {first.line}" + (f" of {first.file}" if first.file else "")
+        evidence = saw(first.file or "kernel log", f"{where}: {first.text}")
+        xid = first.details.get("xid")
+        severe = (
+            xid in FATAL_XIDS
+            if isinstance(xid, int)
+            else any(_severe(events[i].kind, events[i].details) for i in members)
+        )
+        if isinstance(xid, int) and xid in APPLICATION_XIDS:
+            yield info(subject, f"{kind} {bdf}: usually the application's own{times}", evidence)
+        elif severe:
+            yield fail(
+                subject,
+                f"{kind} {bdf}: hardware fault{times}",
+                evidence,
+                remedy="drain the node; read the lines before the first one, then reset or repair",
+            )
+        else:
+            yield warn(
+                subject,
+                f"{kind} {bdf}: fault{times}",
+                evidence,
+                remedy="read the lines around it; watch whether it comes again",
+            )
+    if not groups:
+        yield ok("kernel log", f"{len(events)} lines that mean something, no fault")
+
+
+def _severe(kind: str, details: object) -> bool:
+    get = details.get if isinstance(details, dict) else {}.get
+    match kind:
+        case "aer" | "edac" | "ghes" | "mce":
+            return get("correctable") is False
+        case "sxid":
+            return get("fatal") is True
+        case _:
+            return kind in (
+                "gpu_off_bus", "nvrm_reset_required", "nvlink_init", "amdgpu_init",
+                "fabric_manager", "memory_failure", "nvme_dead", "fs_error", "raid", "panic",
+                "nic_fw",
+            )  # fmt: skip

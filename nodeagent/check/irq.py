@@ -1,0 +1,132 @@
+"""irq: where devices interrupt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodeagent.check.isolation import quiet
+from nodeagent.check.record import Judged, NotApplicable, Seen, check, info, ok, saw, some, warn
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.snapshot import Irq
+
+
+def _lands(irq: Irq) -> CpuSet:
+    """Where an interrupt goes: the effective mask, else the one that was set."""
+    return irq.effective or irq.affinity or CpuSet()
+
+
+def _irqs(s: Seen) -> tuple[Irq, ...]:
+    if s.snapshot.irqs:
+        return s.snapshot.irqs
+    s.whole("proc/irq", "proc/interrupts")
+    raise s.gone("proc/interrupts", "no interrupts are listed")
+
+
+def _path(irq: Irq) -> str:
+    return f"proc/irq/{irq.number}/effective_affinity_list"
+
+
+@check(
+    "irq.on-isolated",
+    "device interrupts stay off isolated CPUs",
+    means="WARN when an interrupt of a device is delivered to isolated CPUs only and has fired "
+    "there; INFO for the per-CPU queues of NVMe, whose interrupts fire only where the I/O was "
+    "started and whose masks the kernel manages (writing them gives EIO).",
+    why="Each interrupt takes the CPU from the pinned thread for 2 to 20 us, and its softirq for "
+    "longer.",
+    prove="grep . /proc/irq/*/effective_affinity_list; cat /proc/interrupts",
+    mend="Move NIC interrupts: echo HOUSEKEEPING > /proc/irq/N/smp_affinity_list, and tell "
+    "irqbalance (IRQBALANCE_BANNED_CPULIST). For managed ones boot with "
+    "isolcpus=managed_irq,domain,...",
+    source="Linux Documentation/core-api/irq/irq-affinity.rst; kernel/irq/manage.c (managed "
+    "interrupts)",
+)
+def on_isolated(s: Seen) -> Iterator[Judged]:
+    """Interrupts whose effective mask lies within the isolated CPUs."""
+    cpus, (path, text) = quiet(s)
+    irqs = _irqs(s)
+    untold = [i for i in irqs if i.bdf is not None and not _lands(i)]
+    if untold and all(not _lands(i) for i in irqs):
+        raise s.gone(_path(untold[0]), "no interrupt has a mask here")
+    inside = [i for i in irqs if _lands(i) and _lands(i) <= cpus]
+    managed = [i for i in inside if i.name.startswith("nvme")]
+    fired = {i.number: sum(n for c, n in i.counts if c in cpus) for i in inside}
+    loose = [i for i in inside if i not in managed and (fired[i.number] or not i.counts)]
+    if loose:
+        first = min(loose, key=lambda i: -fired[i.number])
+        yield warn(
+            f"irq {some(i.number for i in loose)}",
+            f"{len(loose)} device interrupts are delivered to isolated CPUs "
+            f"({some((i.name for i in loose), 3)})",
+            *(saw(_path(i), str(_lands(i))) for i in loose[:3]),
+            saw("proc/interrupts", f"{first.name}: {fired[first.number]} on CPUs {cpus}"),
+            saw(path, text),
+            remedy=f"echo HOUSEKEEPING_CPUS > /proc/irq/{first.number}/smp_affinity_list  "
+            "(each of them; keep irqbalance from undoing it)",
+        )
+    else:
+        yield ok(f"cpu {cpus}", "no device interrupt is delivered there", saw(path, text))
+    if managed:
+        yield info(
+            f"irq {some(i.number for i in managed)}",
+            f"{len(managed)} NVMe queues belong to isolated CPUs; they fire only for I/O started "
+            "there, and the kernel manages their masks (a write gives EIO)",
+            saw(_path(managed[0]), str(_lands(managed[0]))),
+        )
+
+
+@check(
+    "irq.remote-node",
+    "device interrupts are handled on the device's node",
+    means="WARN when interrupts of a NIC or GPU go only to CPUs of another node than the device's. "
+    "INFO for other interrupts. Needs two nodes with CPUs and the device's node known.",
+    why="Data that the device wrote is in the other node's cache; each packet's first touch then "
+    "crosses the interconnect, and so does every reply.",
+    prove="cat /proc/irq/N/node /proc/irq/N/smp_affinity_list; cat "
+    "/sys/class/net/*/device/numa_node",
+    mend="Write CPUs of the device's node into smp_affinity_list, or use the vendor's "
+    "set_irq_affinity script; tell irqbalance.",
+    source="Linux Documentation/networking/scaling.rst, 'RSS IRQ configuration'",
+)
+def remote_node(s: Seen) -> Iterator[Judged]:
+    """Effective masks against the device's node."""
+    s.nodes()
+    nodes = {n.id: n.cpus for n in s.cpu_nodes}
+    if len(nodes) < 2:
+        raise NotApplicable("one NUMA node has CPUs")
+    irqs = _irqs(s)
+    topology = s.snapshot.topology
+    far: list[tuple[Irq, int]] = []
+    other: list[tuple[Irq, int]] = []
+    judged = 0
+    for irq in irqs:
+        device = topology.function(irq.bdf) if irq.bdf else None
+        node = device.numa_node if device else irq.node
+        lands = _lands(irq)
+        if node is None or node not in nodes or not lands:
+            continue
+        judged += 1
+        if not lands & nodes[node]:
+            serious = device is None or device.is_nic or device.is_gpu
+            (far if serious and (s.snapshot.pasted or device is not None) else other).append(
+                (irq, node)
+            )
+    if not judged:
+        raise NotApplicable("no interrupt tells both its node and its CPUs")
+    if far:
+        yield warn(
+            f"irq {some(i.number for i, _ in far)}",
+            f"{len(far)} interrupts of devices on node {some(sorted({n for _, n in far}))} go to "
+            f"CPUs {_lands(far[0][0])}, on another node",
+            *(saw(_path(i), str(_lands(i))) for i, _ in far[:3]),
+            saw(f"proc/irq/{far[0][0].number}/node", str(far[0][1])),
+            remedy=f"echo {nodes[far[0][1]]} > /proc/irq/{far[0][0].number}/smp_affinity_list  "
+            "(each of them)",
+        )
+    else:
+        yield ok("irq", f"{judged} interrupts were looked at; those of NICs and GPUs are near")
+    if other:
+        yield info(
+            f"irq {some(i.number for i, _ in other)}",
+            f"{len(other)} interrupts of other devices go to another node than their own",
+        )

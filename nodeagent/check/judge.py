@@ -1,0 +1,145 @@
+"""All checks in their order, and the judgement: Snapshot x Policy -> Findings. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterator
+
+from nodeagent.check import (
+    cgroup,
+    contradiction,
+    cpu,
+    feed,
+    gpu,
+    irq,
+    isolation,
+    locality,
+    memory,
+    numa,
+    pcie,
+    reading,
+    shm,
+)
+from nodeagent.check.policy import Policy
+from nodeagent.check.record import Check, Judged, Missing, NotApplicable, Seen, saw
+from nodeagent.model.finding import Finding, Verdict
+from nodeagent.model.snapshot import Snapshot
+
+CHECKS: tuple[Check, ...] = (
+    isolation.syntax,
+    isolation.in_force,
+    isolation.nohz_full_in_force,
+    isolation.consistent,
+    isolation.irqaffinity_overlap,
+    isolation.default_affinity,
+    isolation.kthread_cpus,
+    isolation.workqueue,
+    isolation.housekeeping,
+    isolation.no_balancing,
+    cpu.smt_split,
+    cpu.zero_isolated,
+    cpu.offline,
+    cpu.mask_names_offline,
+    cpu.sum_of_nodes,
+    cpu.l3_split,
+    cpu.governor,
+    cpu.c_states,
+    cpu.idle_poll,
+    cpu.clocksource,
+    cpu.watchdog,
+    irq.on_isolated,
+    irq.remote_node,
+    numa.memoryless,
+    numa.no_whole_node,
+    numa.uneven,
+    numa.memory_only,
+    numa.subnodes,
+    numa.distances,
+    numa.balancing,
+    numa.zone_reclaim,
+    memory.hugepages_reserved,
+    memory.hugepages_per_node,
+    memory.thp,
+    memory.swap,
+    memory.overcommit,
+    locality.gpu_nic,
+    locality.gpu_peers,
+    locality.gpu_nvme,
+    locality.alone,
+    contradiction.gpu_node_unknown,
+    contradiction.local_cpus,
+    contradiction.nvml,
+    contradiction.matrix,
+    pcie.width,
+    pcie.speed,
+    pcie.bottleneck,
+    pcie.aer,
+    pcie.acs_redirect,
+    pcie.iommu,
+    pcie.virtual_tree,
+    cgroup.version,
+    cgroup.partition,
+    cgroup.throttled,
+    gpu.driver,
+    gpu.nvml,
+    gpu.alike,
+    gpu.log,
+    shm.size,
+    feed.socket_buffer,
+    feed.rp_filter,
+    feed.nic_link,
+    reading.complete,
+)
+"""Every check, in the order in which findings are listed."""
+
+BY_ID = {c.id: c for c in CHECKS}
+
+
+def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...]:
+    """Every finding of every enabled check, NA and OK included, in the order of CHECKS.
+
+    `now_ns` (CLOCK_REALTIME, nanoseconds) tells which waivers have run out. Never raises for what
+    a snapshot holds.
+    """
+    today = datetime.datetime.fromtimestamp(now_ns / 1e9, datetime.UTC).date()
+    found = []
+    for check in CHECKS:
+        rule = policy.rule(check.id)
+        if not rule.enabled:
+            continue
+        seen = Seen(snapshot, {**check.bounds, **rule.bounds})
+        for judged in _answers(check, seen):
+            verdict = judged.verdict
+            if rule.grade is not None and verdict in (Verdict.INFO, Verdict.WARN, Verdict.FAIL):
+                verdict = rule.grade
+            finding = Finding(
+                id=check.id,
+                verdict=verdict,
+                subject=judged.subject,
+                message=judged.message,
+                evidence=judged.evidence,
+                remedy=judged.remedy,
+            )
+            waive = policy.waived(finding, today)
+            if waive is not None:
+                finding = dataclasses.replace(finding, waived_until=waive.until.isoformat())
+            found.append(finding)
+    return tuple(found)
+
+
+def _answers(check: Check, seen: Seen) -> Iterator[Judged]:
+    """A check's answers; what it could not see becomes UNKNOWN, what is not there NA."""
+    group = check.id.partition(".")[0]
+    try:
+        yield from check.run(seen)
+    except Missing as missing:
+        yield Judged(
+            verdict=Verdict.UNKNOWN,
+            subject=group,
+            message=str(missing),
+            evidence=(saw(missing.path, missing.reason),),
+            remedy=missing.remedy,
+        )
+    except NotApplicable as reason:
+        yield Judged(verdict=Verdict.NA, subject=group, message=str(reason))

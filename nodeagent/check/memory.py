@@ -1,0 +1,227 @@
+"""memory: huge pages, transparent huge pages, swap, overcommit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nodeagent.check.isolation import CMDLINE
+from nodeagent.check.record import (
+    READ_BY_HAND,
+    Judged,
+    Missing,
+    NotApplicable,
+    Seen,
+    check,
+    fail,
+    info,
+    ok,
+    saw,
+    some,
+    warn,
+)
+from nodeagent.model.finding import Evidence
+
+THP = "sys/kernel/mm/transparent_hugepage/enabled"
+SWAPPINESS = "proc/sys/vm/swappiness"
+SWAPS = "proc/swaps"
+OVERCOMMIT = "proc/sys/vm/overcommit_memory"
+_SIZE = re.compile(r"(\d+)([KMGkmg]?)")
+
+
+def size_of(text: str) -> int | None:
+    """`1G`, `2M`, `2048k` in bytes, None for anything else."""
+    m = _SIZE.fullmatch(text)
+    return None if m is None else int(m[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[m[2].lower()]
+
+
+def chosen(text: str) -> str | None:
+    """The word in brackets of `always [madvise] never`."""
+    m = re.search(r"\[(\S+)\]", text)
+    return m[1] if m else None
+
+
+@check(
+    "memory.hugepages-reserved",
+    "as many huge pages as the command line asks for",
+    means="FAIL when fewer huge pages of a size exist than hugepages= asks for; OK when all are "
+    "there. A reservation that a script changed later shows up here too.",
+    why="The kernel reserves what it finds and says nothing about the rest; the feeder or the "
+    "index that maps them dies at start with ENOMEM, or with SIGBUS later.",
+    prove="cat /proc/cmdline; grep . /sys/kernel/mm/hugepages/*/nr_hugepages",
+    mend="Reserve at boot, before memory is fragmented (1 GiB pages only there); find the script "
+    "that writes nr_hugepages.",
+    source="Linux Documentation/admin-guide/mm/hugetlbpage.rst",
+)
+def hugepages_reserved(s: Seen) -> Iterator[Judged]:
+    """hugepagesz=/hugepages= pairs against the pools."""
+    s.arg("hugepages")
+    size = size_of(s.snapshot.arg("default_hugepagesz") or "") or 2 << 20
+    wanted: dict[int, tuple[int, str]] = {}
+    for name, value in s.snapshot.boot_args:
+        if name == "hugepagesz" and value:
+            size = size_of(value) or size
+        elif name == "hugepages" and value:
+            # By node: hugepages=0:512,1:512 (Linux b5389086ad7b, v5.16).
+            parts = [p.rpartition(":")[2] for p in value.split(",")]
+            if all(p.isdigit() for p in parts):
+                wanted[size] = (sum(map(int, parts)), f"hugepagesz={size >> 10}K hugepages={value}")
+    if not wanted:
+        raise NotApplicable("the command line reserves no huge pages")
+    nodes = s.nodes()
+    for size, (count, text) in sorted(wanted.items()):
+        pools = [(n.id, h) for n in nodes for h in n.hugepages if h.size_bytes == size]
+        path = f"sys/devices/system/node/node*/hugepages/hugepages-{size >> 10}kB/nr_hugepages"
+        if not pools:
+            raise s.gone(path, "this kernel has no pool of that size")
+        have = sum(h.total for _, h in pools)
+        by_node = some(f"node {i}: {h.total}" for i, h in pools)
+        if have < count:
+            yield fail(
+                f"hugepages {size >> 10} kB",
+                f"{count} huge pages of {size >> 10} kB are asked for, {have} are there",
+                saw(CMDLINE, text),
+                saw(path, by_node),
+                remedy="reserve them at boot on a node with free memory, or find who writes "
+                "nr_hugepages later",
+            )
+        else:
+            yield ok(
+                f"hugepages {size >> 10} kB", f"{have} of {count} are there", saw(path, by_node)
+            )
+
+
+@check(
+    "memory.hugepages-per-node",
+    "huge pages are on every node that has GPUs",
+    means="WARN when huge pages are reserved, but none on a node that has CPUs and a GPU or NIC; "
+    "INFO when a node without devices has none.",
+    why="A thread on a node without huge pages fails to allocate, or gets remote ones; the totals "
+    "of /proc/meminfo look fine.",
+    prove="grep . /sys/devices/system/node/node*/hugepages/hugepages-*/nr_hugepages",
+    mend="Reserve for each node: hugepages=0:N,1:N on the command line, or write each node's "
+    "nr_hugepages.",
+    source="Linux Documentation/admin-guide/mm/hugetlbpage.rst, 'per node hstate attributes'",
+)
+def hugepages_per_node(s: Seen) -> Iterator[Judged]:
+    """Pools by node."""
+    s.nodes()
+    nodes = [n for n in s.cpu_nodes if n.hugepages]
+    sizes = sorted({h.size_bytes for n in nodes for h in n.hugepages if h.total})
+    if not sizes or len(nodes) < 2:
+        raise NotApplicable("no huge pages are reserved, or one node has CPUs")
+    busy = {p.numa_node for p in s.snapshot.topology.pci if (p.computes or p.is_nic)}
+    for size in sizes:
+        count = {n.id: sum(h.total for h in n.hugepages if h.size_bytes == size) for n in nodes}
+        bare = [i for i, total in count.items() if not total]
+        path = f"sys/devices/system/node/node*/hugepages/hugepages-{size >> 10}kB/nr_hugepages"
+        evidence = saw(path, some(f"node {i}: {total}" for i, total in sorted(count.items())))
+        subject = f"hugepages {size >> 10} kB"
+        if needed := [i for i in bare if i in busy or s.snapshot.pasted]:
+            yield warn(
+                subject,
+                f"node {some(needed)} has no huge pages of {size >> 10} kB; other nodes have "
+                f"{sum(count.values())}",
+                evidence,
+                remedy="reserve them for each node: hugepages=0:N,1:N at boot",
+            )
+        elif bare:
+            yield info(subject, f"node {some(bare)} has no huge pages and no devices", evidence)
+        else:
+            yield ok(subject, f"each of {len(nodes)} nodes has some", evidence)
+
+
+@check(
+    "memory.thp",
+    "transparent huge pages are not forced on",
+    means="WARN when THP is `always` on a machine with GPUs or isolated CPUs, INFO elsewhere.",
+    why="The fault path then compacts memory and khugepaged copies pages of running processes: "
+    "outliers of 10 to 50 ms.",
+    prove="cat /sys/kernel/mm/transparent_hugepage/{enabled,defrag}",
+    mend="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, and "
+    "transparent_hugepage=madvise at boot.",
+    source="Linux Documentation/admin-guide/mm/transhuge.rst",
+)
+def thp(s: Seen) -> Iterator[Judged]:
+    """One settings file."""
+    text = s.text(THP, absent="this kernel has no transparent huge pages")
+    mode = chosen(text)
+    if mode is None:
+        raise Missing(THP, f"saw {text[:40]!r}, expected a word in brackets", READ_BY_HAND)
+    if mode == "always" and s.latency_matters:
+        yield warn(
+            "transparent huge pages",
+            "transparent huge pages are `always`: faults compact memory, khugepaged moves pages",
+            saw(THP, text),
+            remedy="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        )
+    elif mode == "always":
+        yield info("transparent huge pages", "transparent huge pages are `always`", saw(THP, text))
+    else:
+        yield ok("transparent huge pages", mode, saw(THP, text))
+
+
+@check(
+    "memory.swap",
+    "nothing latency-critical is swapped",
+    means="WARN when swap is configured and vm.swappiness is above `swappiness` on a machine with "
+    "GPUs or isolated CPUs; INFO elsewhere.",
+    why="A page of a pinned process that was swapped out comes back after a disk read, while the "
+    "message waits.",
+    prove="cat /proc/swaps; sysctl vm.swappiness",
+    mend="swapoff -a on such nodes, or sysctl -w vm.swappiness=1.",
+    source="Linux Documentation/admin-guide/sysctl/vm.rst, swappiness",
+    bounds={"swappiness": 10},
+)
+def swap(s: Seen) -> Iterator[Judged]:
+    """Swap areas and the eagerness to use them."""
+    value = s.number(SWAPPINESS, absent="this kernel has no swap")
+    evidence: tuple[Evidence, ...] = (saw(SWAPPINESS, str(value)),)
+    try:
+        areas = s.text(SWAPS, absent="this kernel has no swap").splitlines()[1:]
+    except NotApplicable:
+        if not s.snapshot.pasted:
+            raise
+        areas = ["not said"]
+    if not areas:
+        yield ok("swap", "no swap is configured")
+        return
+    evidence += (saw(SWAPS, areas[0]),)
+    if value > s.bounds["swappiness"] and s.latency_matters:
+        yield warn(
+            "vm.swappiness",
+            f"swap is on and vm.swappiness is {value}",
+            *evidence,
+            remedy="swapoff -a, or sysctl -w vm.swappiness=1",
+        )
+    elif value > s.bounds["swappiness"]:
+        yield info("vm.swappiness", f"swap is on and vm.swappiness is {value}", *evidence)
+    else:
+        yield ok("vm.swappiness", f"vm.swappiness is {value}", *evidence)
+
+
+@check(
+    "memory.overcommit",
+    "memory may be reserved ahead of use",
+    means="WARN when vm.overcommit_memory is 2 on a machine with GPUs.",
+    why="CUDA and ROCm reserve virtual addresses for all GPU memory in every process; with strict "
+    "accounting cuInit() and large mmaps fail with out-of-memory on an empty machine.",
+    prove="sysctl vm.overcommit_memory; grep Commit /proc/meminfo",
+    mend="sysctl -w vm.overcommit_memory=0 (or 1).",
+    source="Linux Documentation/mm/overcommit-accounting.rst; CUDA C++ programming guide, unified "
+    "virtual addressing",
+)
+def overcommit(s: Seen) -> Iterator[Judged]:
+    """One sysctl."""
+    mode = s.number(OVERCOMMIT, absent="this kernel has no overcommit setting")
+    if mode == 2 and s.gpus_compute:
+        yield warn(
+            "vm.overcommit_memory",
+            "strict memory accounting is on: GPU processes reserve far more than they use",
+            saw(OVERCOMMIT, "2"),
+            remedy="sysctl -w vm.overcommit_memory=0",
+        )
+    elif mode == 2:
+        yield info("vm.overcommit_memory", "strict memory accounting is on", saw(OVERCOMMIT, "2"))
+    else:
+        yield ok("vm.overcommit_memory", str(mode), saw(OVERCOMMIT, str(mode)))

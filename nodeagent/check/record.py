@@ -1,0 +1,288 @@
+"""What a check is: a small pure function with its explanation, and the words it answers in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.errors import NodeagentError, ParseError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.finding import Evidence, Verdict
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.topology import NodeKind, NumaNode
+
+AS_ROOT = "run it as root: sudo nodeagentctl topology check"
+"""Remedy of every UNKNOWN that only a missing right causes; such lines are folded into one."""
+RECORD_MORE = "record the whole machine: nodeagentctl capture FILE"
+"""Remedy of every UNKNOWN that a recording with too little in it causes."""
+READ_BY_HAND = "read the named file by hand; if it is damaged, report the kernel and the file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One answer of a check: a Finding that does not know its id yet."""
+
+    verdict: Verdict
+    subject: str
+    message: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: str = ""
+
+
+class Missing(NodeagentError):  # noqa: N818  # a state of the evidence, not a fault
+    """What a check needs could not be seen: becomes UNKNOWN."""
+
+    def __init__(self, path: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{shown(path)} could not be seen: {reason}", remedy)
+        self.path = path
+        self.reason = reason
+
+
+class NotApplicable(NodeagentError):  # noqa: N818
+    """There is nothing here for this check to judge: becomes NA."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A check and its page: `nodeagentctl explain ID` and docs/checks.md come from here alone."""
+
+    id: str
+    title: str
+    means: str
+    """What it looks at and what each verdict means."""
+    why: str
+    prove: str
+    """Commands that show the same thing by hand."""
+    mend: str
+    source: str
+    run: Callable[[Seen], Iterable[Judged]]
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    """Named limits and their defaults; a policy file may change them."""
+
+
+def check(
+    id: str,
+    title: str,
+    *,
+    means: str,
+    why: str,
+    prove: str,
+    mend: str,
+    source: str,
+    bounds: Mapping[str, float] | None = None,
+) -> Callable[[Callable[[Seen], Iterable[Judged]]], Check]:
+    """Makes a Check of a function `(Seen) -> answers`."""
+
+    def made(run: Callable[[Seen], Iterable[Judged]]) -> Check:
+        return Check(
+            id=id,
+            title=title,
+            means=means,
+            why=why,
+            prove=prove,
+            mend=mend,
+            source=source,
+            run=run,
+            bounds=dict(bounds or {}),
+        )
+
+    return made
+
+
+def shown(path: str) -> str:
+    """A path as people know it: with its leading slash, unless it is a command or a call."""
+    return f"/{path}" if path.startswith(("proc/", "sys/", "etc/", "dev/")) else path
+
+
+def saw(path: str, text: str) -> Evidence:
+    """Evidence: a file and what stood there."""
+    return Evidence(path=shown(path), text=text if len(text) <= 400 else text[:397] + "...")
+
+
+def ok(subject: str, message: str, *evidence: Evidence) -> Judged:
+    """Nothing wrong."""
+    return Judged(verdict=Verdict.OK, subject=subject, message=message, evidence=evidence)
+
+
+def info(subject: str, message: str, *evidence: Evidence, remedy: str = "") -> Judged:
+    """Worth knowing; never counts."""
+    return Judged(
+        verdict=Verdict.INFO, subject=subject, message=message, evidence=evidence, remedy=remedy
+    )
+
+
+def warn(subject: str, message: str, *evidence: Evidence, remedy: str) -> Judged:
+    """Costs something, works."""
+    return Judged(
+        verdict=Verdict.WARN, subject=subject, message=message, evidence=evidence, remedy=remedy
+    )
+
+
+def fail(subject: str, message: str, *evidence: Evidence, remedy: str) -> Judged:
+    """Does not do what was asked, or will break."""
+    return Judged(
+        verdict=Verdict.FAIL, subject=subject, message=message, evidence=evidence, remedy=remedy
+    )
+
+
+def unknown(subject: str, message: str, *evidence: Evidence, remedy: str) -> Judged:
+    """Could not be seen; names the file or the right."""
+    return Judged(
+        verdict=Verdict.UNKNOWN, subject=subject, message=message, evidence=evidence, remedy=remedy
+    )
+
+
+def needs_right(reason: str) -> bool:
+    """Whether an unreadable file would be readable with more rights."""
+    low = reason.lower()
+    return any(w in low for w in ("permission", "not permitted", "needs root", "eacces", "eperm"))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a check gets: the snapshot and the bounds in force, with accessors that say when
+    something is missing instead of returning a healthy default."""
+
+    snapshot: Snapshot
+    bounds: Mapping[str, float]
+
+    # ---- texts ----------------------------------------------------------------------------
+
+    def text(self, path: str, *, absent: str) -> str:
+        """A settings file's text. Raises Missing (unreadable, or not in the recording) or
+        NotApplicable(absent) where this machine has no such file."""
+        got = self.snapshot.texts.get(path)
+        if got is not None:
+            return got
+        raise self.gone(path, absent)
+
+    def gone(self, path: str, absent: str) -> NodeagentError:
+        """The exception that fits a file whose text is not there."""
+        reason = self.snapshot.why_unread(path)
+        if reason is not None:
+            return Missing(path, reason, AS_ROOT if needs_right(reason) else READ_BY_HAND)
+        if self.snapshot.pasted:
+            return NotApplicable(f"the input says nothing of {shown(path)}")
+        if not self.snapshot.live and path not in self.snapshot.absent:
+            return Missing(path, "not in the recording", RECORD_MORE)
+        return NotApplicable(absent)
+
+    def number(self, path: str, *, absent: str) -> int:
+        """A settings file that holds one whole number. Raises like `text`; damage is Missing."""
+        text = self.text(path, absent=absent)
+        try:
+            return int(text.split()[0] if text.split() else text, 0)
+        except ValueError:
+            raise Missing(path, f"saw {text[:40]!r}, expected a number", READ_BY_HAND) from None
+
+    def cpus(self, path: str, *, absent: str) -> CpuSet:
+        """A settings file that holds a CPU list. Raises like `text`; damage is Missing."""
+        try:
+            return CpuSet.parse(self.text(path, absent=absent).replace("(null)", ""))
+        except ParseError as error:
+            raise Missing(path, str(error), READ_BY_HAND) from error
+
+    def mask(self, path: str, *, absent: str) -> CpuSet:
+        """A settings file that holds a hexadecimal CPU mask. Raises like `text`."""
+        try:
+            return CpuSet.parse_mask(self.text(path, absent=absent))
+        except ParseError as error:
+            raise Missing(path, str(error), READ_BY_HAND) from error
+
+    def matching(self, head: str, tail: str) -> tuple[tuple[str, str], ...]:
+        """(path, text) of every settings file that starts and ends so, in path order."""
+        texts = self.snapshot.texts
+        return tuple(
+            (p, texts[p]) for p in sorted(texts) if p.startswith(head) and p.endswith(tail)
+        )
+
+    # ---- the command line -----------------------------------------------------------------
+
+    def arg(self, name: str) -> str | None:
+        """The value of a boot argument, "" for a flag, None when it is not given. Raises Missing
+        when the command line itself could not be read, NotApplicable when a paste has none."""
+        if not self.snapshot.boot_args and "proc/cmdline" not in self.snapshot.texts:
+            raise self.gone("proc/cmdline", "this system has no kernel command line")
+        return self.snapshot.arg(name)
+
+    # ---- areas: a list that could not be read is not an empty list ---------------------------
+
+    def whole(self, *areas: str) -> None:
+        """Raises Missing when something below one of these areas could not be read."""
+        for unread in self.snapshot.unread:
+            path = unread.path.lstrip("/")
+            if path.startswith(areas):
+                raise Missing(
+                    path, unread.reason, AS_ROOT if needs_right(unread.reason) else READ_BY_HAND
+                )
+
+    def devices(self) -> None:
+        """Raises Missing when the PCI devices could not all be read, so that "no GPU" would be a
+        guess."""
+        if not self.snapshot.topology.pci:
+            self.whole("sys/bus/pci", "sys/devices/pci")
+            if not self.snapshot.live and not self.snapshot.pasted and not self._any("sys/bus/pci"):
+                raise Missing("sys/bus/pci/devices", "not in the recording", RECORD_MORE)
+
+    def nodes(self) -> tuple[NumaNode, ...]:
+        """The NUMA nodes. Raises Missing when they could not all be read, NotApplicable when the
+        input or the kernel has none."""
+        nodes = self.snapshot.topology.nodes
+        self.whole("sys/devices/system/node")
+        if not nodes:
+            raise NotApplicable("no NUMA nodes are described")
+        return nodes
+
+    def _any(self, head: str) -> bool:
+        return any(p.startswith(head) for p in (*self.snapshot.absent, *self.snapshot.texts))
+
+    # ---- what several checks ask -----------------------------------------------------------
+
+    @property
+    def cpu_nodes(self) -> tuple[NumaNode, ...]:
+        """NUMA nodes that have CPUs."""
+        return tuple(n for n in self.snapshot.topology.nodes if n.cpus)
+
+    @property
+    def memory_only(self) -> tuple[NumaNode, ...]:
+        """NUMA nodes with memory and no CPUs (GPU memory, HBM, CXL)."""
+        kinds = (NodeKind.MEMORY, NodeKind.GPU_MEMORY)
+        return tuple(n for n in self.snapshot.topology.nodes if n.kind in kinds)
+
+    @property
+    def gpus_compute(self) -> bool:
+        """Whether the machine has a GPU that computes."""
+        topology = self.snapshot.topology
+        return any(p.computes for p in topology.pci) or bool(self.snapshot.gpus)
+
+    @property
+    def last_cpu(self) -> int | None:
+        """The highest possible CPU, what `N` means on the kernel command line; None: not known."""
+        possible = self.snapshot.topology.possible or self.snapshot.topology.present
+        if not possible and not self.snapshot.pasted:
+            possible = self.snapshot.topology.online
+        return max(possible.ids) if possible else None
+
+    @property
+    def isolated(self) -> CpuSet:
+        """CPUs that somebody wants quiet: isolated or nohz_full, in force or asked for."""
+        isolation = self.snapshot.topology.isolation
+        return isolation.isolated | isolation.nohz_full
+
+    @property
+    def latency_matters(self) -> bool:
+        """Whether this machine was given a job where tails matter: GPUs, isolated CPUs; or a
+        person asks about pasted settings."""
+        return self.gpus_compute or bool(self.isolated) or self.snapshot.pasted
+
+
+def some(items: Iterable[object], limit: int = 8) -> str:
+    """A list for a sentence, cut after `limit` items with a count of the rest."""
+    words = [str(i) for i in items]
+    rest = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def share(part: float, whole: float) -> float:
+    """part of whole in percent; 0 of nothing."""
+    return 100.0 * part / whole if whole else 0.0

@@ -1,0 +1,71 @@
+"""`nodeagentctl topology check`: the machine, judged."""
+
+from __future__ import annotations
+
+import click
+
+from nodeagent.cli.main import Invocation
+
+FAIL_ON = click.option(
+    "--fail-on",
+    type=click.Choice(["warn", "fail"]),
+    default="warn",
+    show_default=True,
+    help="fail: exit 0 for WARN.",
+)
+POLICY = click.option(
+    "--policy", metavar="FILE", help="Policy file (TOML): switches, grades, bounds, waivers."
+)
+ALL = click.option("--all", "everything", is_flag=True, help="Also what is OK or not applicable.")
+
+
+def exit_code(verdict: str, fail_on: str) -> int:
+    """Monitoring-plugin convention: 0 OK, 1 WARN, 2 FAIL, 3 UNKNOWN or REFUSE."""
+    from nodeagent.model.finding import EXIT_CODE, Verdict
+
+    return 0 if verdict == "WARN" and fail_on == "fail" else EXIT_CODE[Verdict(verdict)]
+
+
+@click.command(
+    epilog="\b\nExamples:  nodeagentctl topology check\n"
+    "           nodeagentctl --host machine.tar.xz topology check --all\n"
+    "           nodeagentctl topology check --policy policy.toml --fail-on fail\n"
+    "\b\nExit codes: 0 OK, 1 WARN, 2 FAIL, 3 UNKNOWN"
+)
+@POLICY
+@ALL
+@FAIL_ON
+@click.option("--policy-example", is_flag=True, help="Print a complete policy file and exit.")
+@click.pass_obj
+def check(
+    invocation: Invocation,
+    policy: str | None,
+    everything: bool,
+    fail_on: str,
+    policy_example: bool,
+) -> int:
+    """Judges this machine, or a recorded one, and tells what is wrong and how to mend it.
+
+    Works without root; what it could not see is UNKNOWN and names the file or the right.
+    """
+    import time
+
+    if policy_example:
+        from nodeagent.check.policyfile import EXAMPLE
+
+        click.echo(EXAMPLE, nl=False)
+        return 0
+    from nodeagent.check.judge import judge
+    from nodeagent.cli.host import read_host
+    from nodeagent.cli.output import emit_json
+    from nodeagent.cli.policy import read_policy
+    from nodeagent.cli.render.findings import as_json, print_findings
+    from nodeagent.model.finding import worst
+
+    rules = read_policy(policy)
+    findings = judge(read_host(invocation), rules, time.time_ns())
+    if invocation.output == "table":
+        print_findings(findings, everything=everything)
+    else:
+        emit_json("findings", as_json(findings, everything=everything))
+    return exit_code(worst(findings).value, fail_on)

@@ -1,0 +1,80 @@
+"""`nodeagentctl explain ID`: a check's page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from nodeagent.cli.main import Invocation
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from nodeagent.check.judge import CHECKS
+
+    return [CompletionItem(c.id, help=c.title) for c in CHECKS if c.id.startswith(incomplete)]
+
+
+def _emit(checks: list[dict[str, str]]) -> None:
+    """findings/v1 without findings: the pages stand in `checks`."""
+    from nodeagent.cli.output import emit_json
+    from nodeagent.cli.render.findings import as_json
+
+    emit_json("findings", {**as_json((), everything=False), "checks": checks})
+
+
+@click.command(
+    epilog="\b\nExamples:  nodeagentctl explain isolation.irqaffinity-overlap\n"
+    "           nodeagentctl explain            (lists every check)"
+)
+@click.argument("check_id", metavar="[ID]", required=False, shell_complete=_complete)
+@click.option("--markdown", is_flag=True, help="docs/checks.md: every page.")
+@click.pass_obj
+def explain(invocation: Invocation, check_id: str | None, markdown: bool) -> None:
+    """Tells what a check means, why it matters, how to prove it by hand and how to mend it."""
+    import difflib
+
+    from nodeagent.check.judge import BY_ID, CHECKS
+    from nodeagent.check.page import markdown as document
+    from nodeagent.check.page import sections
+    from nodeagent.cli.output import console
+    from nodeagent.errors import UsageError
+
+    if markdown:
+        click.echo(document(CHECKS), nl=False)
+        return
+    if check_id is None:
+        if invocation.output != "table":
+            _emit([{"id": c.id, "title": c.title} for c in CHECKS])
+            return
+        width = max(len(c.id) for c in CHECKS)
+        for c in CHECKS:
+            click.echo(f"{c.id:{width}}  {c.title}")
+        return
+    found = BY_ID.get(check_id)
+    if found is None:
+        close = difflib.get_close_matches(check_id, list(BY_ID), 3, 0.5)
+        raise UsageError(
+            f"there is no check {check_id}",
+            f"did you mean {', '.join(close)}?" if close else "nodeagentctl explain lists them all",
+        )
+    if invocation.output != "table":
+        page = {h.lower().replace(" ", "_"): text for h, text in sections(found)}
+        _emit([{"id": found.id, "title": found.title, **page}])
+        return
+    from rich.padding import Padding
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(found.id, "bold").append(f"  {found.title}", "none"))
+    for heading, text in sections(found):
+        out.print(Text(f"\n{heading}", "bold cyan"))
+        if heading == "Prove it by hand":
+            out.print(Text(f"  {text}"), soft_wrap=True)
+        else:
+            out.print(Padding(Text(text), (0, 0, 0, 2)))
