@@ -15,7 +15,7 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from nodeagent.api.v1 import types_pb2
@@ -25,7 +25,7 @@ from nodeagent.model.feed import FeedLoss, FeedStatus, ReaderMode, ReaderStatus,
 from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.histogram import Histogram
 from nodeagent.model.pci import Aer, Link, PciFunction
-from nodeagent.model.placement import Held, Placed, Placement, Refused, Sharing, ThreadState
+from nodeagent.model.placement import Held, Match, Placed, Placement, Refused, Sharing, ThreadState
 from nodeagent.model.probe import Capability, ProbeStatus, ThreadDelay
 from nodeagent.model.snapshot import Host
 from nodeagent.model.status import ControllerLink, NodeStatus, SelfCost
@@ -49,7 +49,7 @@ Message = Any
 
 TRAVELS: tuple[type, ...] = (
     Evidence, Finding, Event, Histogram, Link, Aer, PciFunction, Hugepages, NumaNode, Package,
-    Cache, PeerLink, Relation, Isolation, Topology, Host, ThreadState, Placed, Refused, Placement,
+    Cache, PeerLink, Relation, Isolation, Topology, Host, ThreadState, Match, Placed, Refused, Placement,
     Held, Capability, ThreadDelay, ProbeStatus, ReaderStatus, RingStatus, FeedLoss, FeedStatus,
     ControllerLink, SelfCost, NodeStatus,
 )  # fmt: skip
@@ -73,10 +73,11 @@ def to_wire(value: Any) -> Message:
     return message
 
 
-def fill(value: Any, message: Message) -> None:
-    """Writes a model value into an empty message of its kind."""
+def fill(value: Any, message: Message, *, only: Container[str] | None = None) -> None:
+    """Writes a model value, or only the fields named, into an empty message of its kind."""
     for name, put, _ in _fields(type(value)):
-        put(message, getattr(value, name))
+        if only is None or name in only:
+            put(message, getattr(value, name))
 
 
 def from_wire(kind: type[T], message: Message) -> T:
