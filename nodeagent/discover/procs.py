@@ -55,8 +55,9 @@ class Processes:
             stat = self._stat(f"proc/{pid}/stat")
             if stat is not None and (kernel or not stat.flags & PF_KTHREAD):
                 stats[pid] = stat
-        self._ask_titles(stats)
         alive = {(pid, stat.start) for pid, stat in stats.items()}
+        self._titles = {k: t for k, t in self._titles.items() if k in alive}
+        self._ask_titles(stats)
         self._uids = {k: v for k, v in self._uids.items() if k in alive}
         self.overflow = 0
         left = MAX_THREADS
@@ -67,6 +68,26 @@ class Processes:
                 left -= len(state.threads)
                 found.append(state)
         return tuple(found)
+
+    def meet(self, pids: Iterable[int]) -> tuple[ProcessState, ...]:
+        """Those processes only, with fresh titles and without threads: for pids that are new."""
+        stats = {}
+        for pid in pids:
+            stat = self._stat(f"proc/{pid}/stat")
+            if stat is not None and not stat.flags & PF_KTHREAD:
+                stats[pid] = stat
+        self._ask_titles(stats)
+        states = (self._state(pid, stat, 0) for pid, stat in stats.items())
+        return tuple(s for s in states if s is not None)
+
+    def pids(self) -> tuple[int, ...]:
+        """Every pid, ascending: one directory listing."""
+        return self._root.pids()
+
+    @property
+    def child_pid(self) -> int | None:
+        """The process child, while it runs."""
+        return None if self._child is None else self._child.pid
 
     def read(self, pids: Iterable[int]) -> tuple[ProcessState, ...]:
         """Those processes again, with the titles that the last scan saw; the ended ones are left
@@ -150,16 +171,12 @@ class Processes:
         answer = self._child.ask(" ".join(map(str, wanted)), TITLE_DEADLINE_S)
         if answer is None:
             self.title_reason = f"command lines: {self._child.reason}"
-            alive = {(pid, stat.start) for pid, stat in stats.items()}
-            self._titles = {k: t for k, t in self._titles.items() if k in alive}
             return
         self.title_reason = ""
-        titles = {}
         for line in answer:
             pid, _, coded = line.partition(" ")
             if pid.isdigit() and int(pid) in stats:
-                titles[int(pid), stats[int(pid)].start] = _title(coded)
-        self._titles = titles
+                self._titles[int(pid), stats[int(pid)].start] = _title(coded)
 
 
 class _Stat:

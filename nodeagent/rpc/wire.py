@@ -49,7 +49,8 @@ Message = Any
 
 TRAVELS: tuple[type, ...] = (
     Evidence, Finding, Event, Histogram, Link, Aer, PciFunction, Hugepages, NumaNode, Package,
-    Cache, PeerLink, Relation, Isolation, Topology, Host, ThreadState, Match, Placed, Refused, Placement,
+    Cache, PeerLink, Relation, Isolation, Topology, Host, ThreadState, Match, Placed, Refused,
+    Placement,
     Held, Capability, ThreadDelay, ProbeStatus, ReaderStatus, RingStatus, FeedLoss, FeedStatus,
     ControllerLink, SelfCost, NodeStatus,
 )  # fmt: skip

@@ -96,3 +96,17 @@ def _children(word: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_meets_new_processes_alone_and_keeps_the_other_titles(processes: Processes) -> None:
+    known = {p.pid: p.title for p in processes.scan(threads=False)}
+    child = subprocess.Popen([sys.executable, "-c", "input()", "met"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in processes.pids()
+        (met,) = processes.meet([child.pid, 2])
+        assert met.pid == child.pid and met.title.endswith("met") and met.threads == ()
+        (me,) = processes.read([os.getpid()])
+        assert me.title == known[os.getpid()] != ""
+        assert processes.child_pid is not None
+    finally:
+        child.communicate(b"\n")

@@ -1,0 +1,164 @@
+"""The guard: pins that somebody else changed are put right once, named, then only reported.
+
+A change by a person (a process with a login session) is never corrected. Any other author's first
+change of a process is corrected; the second is reported, and the process is `manual` until
+`place apply`. Pure; time is an argument.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import ProcessState, ThreadState
+
+ProcessKey = tuple[int, int]
+"""(pid, start time): a reused pid is another process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who changed a mask, as far as the kernel tells."""
+
+    name: str
+    """Command, with unit and pid where known."""
+    person: bool = False
+    """Has a login session (loginuid is set)."""
+
+
+UNKNOWN = Author(name="an unknown author")
+"""No attachment on this kernel shows who changes an affinity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """One process that we pinned, and what happened to it since."""
+
+    workload: str
+    cpus: CpuSet
+    before: CpuSet | None
+    """Union of its threads' masks before our first change; None: found inside already."""
+    at_ns: int
+    """When it was known to hold; a reading older than this says nothing about it."""
+    inside: frozenset[int]
+    """Threads that were seen, or read back, inside `cpus`."""
+    correcting: bool = False
+    """A correction is owed and not yet done."""
+    corrected: tuple[str, ...] = ()
+    """Authors whose change was corrected once."""
+    manual: str | None = None
+    """Why the process is left alone until `place apply`."""
+
+
+class Answer(enum.Enum):
+    """What is done about a drift."""
+
+    CORRECT = enum.auto()
+    REPORT = enum.auto()
+    PERSON = enum.auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Threads of one process that have left the mask we gave them."""
+
+    process: ProcessKey
+    pin: Pin
+    threads: tuple[ThreadState, ...]
+    author: Author
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Every process that is pinned, or that is left alone."""
+
+    pins: Mapping[ProcessKey, Pin] = field(default_factory=dict)
+
+    def with_pin(self, key: ProcessKey, pin: Pin) -> Guard:
+        """The same with one pin changed."""
+        return self if self.pins.get(key) == pin else Guard(pins={**self.pins, key: pin})
+
+
+def pinned(
+    guard: Guard, process: ProcessState, workload: str, cpus: CpuSet, before: CpuSet, now_ns: int
+) -> Guard:
+    """An action on the process was done and read back."""
+    key = process.pid, process.start_time
+    old = guard.pins.get(key)
+    tids = frozenset(t.tid for t in process.threads)
+    if old is None:
+        pin = Pin(workload=workload, cpus=cpus, before=before, at_ns=now_ns, inside=tids)
+    else:
+        pin = replace(
+            old,
+            workload=workload,
+            cpus=cpus,
+            before=before if old.before is None else old.before,
+            at_ns=now_ns,
+            inside=tids,
+            correcting=False,
+        )
+    return guard.with_pin(key, pin)
+
+
+def left_alone(guard: Guard, key: ProcessKey, why: str) -> Guard:
+    """The process is left alone from now on."""
+    pin = guard.pins.get(key)
+    return guard if pin is None else guard.with_pin(key, replace(pin, manual=why, correcting=False))
+
+
+def ended(guard: Guard, alive: Set[ProcessKey]) -> Guard:
+    """Forgets what ended, so that the memory is bounded by what runs."""
+    if guard.pins.keys() <= alive:
+        return guard
+    return Guard(pins={k: p for k, p in guard.pins.items() if k in alive})
+
+
+def observe(
+    guard: Guard,
+    workload: str,
+    planned: CpuSet,
+    process: ProcessState,
+    read_ns: int,
+    authors: Mapping[int, Author],
+) -> tuple[Guard, Drift | None]:
+    """Compares one process with its pin. `authors` maps tid to who changed its mask.
+
+    Threads born outside the mask are no drift: nobody moved them, they are pinned as they come.
+    A process found inside its plan without our doing is guarded from then on.
+    """
+    key = process.pid, process.start_time
+    outside = tuple(t for t in process.threads if not t.cpus <= planned)
+    inside = frozenset(t.tid for t in process.threads if t.cpus <= planned)
+    pin = guard.pins.get(key)
+    if pin is None:
+        if outside or not process.threads:
+            return guard, None
+        found = Pin(workload=workload, cpus=planned, before=None, at_ns=read_ns, inside=inside)
+        return guard.with_pin(key, found), None
+    if pin.cpus != planned or read_ns <= pin.at_ns:
+        # The plan moved on, or the reading is older than the last action: nothing to say yet.
+        return guard, None
+    alive = frozenset(t.tid for t in process.threads)
+    moved = tuple(t for t in outside if t.tid in pin.inside)
+    if not moved or pin.correcting or pin.manual is not None:
+        still = pin.inside & alive if pin.correcting else (pin.inside | inside) & alive
+        correcting = pin.correcting and bool(outside)
+        return guard.with_pin(key, replace(pin, inside=still, correcting=correcting)), None
+    author = next((authors[t.tid] for t in moved if t.tid in authors), UNKNOWN)
+    if author.person:
+        answer, why = Answer.PERSON, f"changed by a person ({author.name})"
+    elif author.name in pin.corrected:
+        answer, why = Answer.REPORT, f"changed a second time by {author.name}"
+    else:
+        answer, why = Answer.CORRECT, None
+    known = pin.corrected if why else (*pin.corrected, author.name)
+    after = replace(
+        pin, corrected=known, correcting=why is None, manual=why, inside=pin.inside & alive
+    )
+    return guard.with_pin(key, after), Drift(
+        process=key, pin=pin, threads=moved, author=author, answer=answer
+    )

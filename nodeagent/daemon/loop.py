@@ -1,0 +1,527 @@
+"""The loop: readings at their own rates, the turn, its decisions carried out.
+
+Events set flags and fill bounded buffers; the turn looks. The loop never waits for a device, the
+actor or the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import nodeagent
+from nodeagent.daemon.acting import Acting, Actor
+from nodeagent.daemon.config import load, read_text, resolve
+from nodeagent.daemon.cost import Costs
+from nodeagent.daemon.links import event
+from nodeagent.daemon.machine import MachineReader
+from nodeagent.daemon.notify import Notifier
+from nodeagent.daemon.source import Log, Source
+from nodeagent.daemon.turn import (
+    Consents,
+    Decisions,
+    Journal,
+    Judge,
+    Reading,
+    Seen,
+    State,
+    due_ns,
+    turn,
+)
+from nodeagent.errors import NodeagentError
+from nodeagent.model.configfile import Loaded
+from nodeagent.model.event import Event, Severity
+from nodeagent.model.feed import FeedStatus, RingStatus
+from nodeagent.model.placement import ProcessState, Workload
+from nodeagent.model.probe import ProbeStatus
+from nodeagent.model.settings import OnStop
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.status import ControllerLink, NodeStatus
+from nodeagent.rpc.spool import Spool
+
+JOURNAL_S = 10.0
+"""Pause between two looks into the undo journal, for what a person did with nodeagentctl."""
+
+MAX_FAILED_TURNS = 10
+"""So many turns in a row that met our own fault end the process; systemd starts it anew."""
+
+STOP_S = 10.0
+"""What a stop waits for: the action under way, the release, the last calls."""
+
+log = logging.getLogger("nodeagentd")
+
+
+class ProcessSource(Protocol):
+    """Processes as they are now."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its child, while there is one."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What cannot be read, and why; None: everything can."""
+
+    def scan(self, watched: frozenset[int], now_s: float) -> tuple[ProcessState, ...]:
+        """All of them; threads of those that are watched."""
+
+    def close(self) -> None:
+        """Ends its child."""
+
+
+class Rings(Protocol):
+    """The registry behind ring.sock."""
+
+    def rings(self) -> tuple[RingStatus, ...]:
+        """The rings it knows."""
+
+    def feeds(self) -> tuple[FeedStatus, ...]:
+        """The feeders' counters."""
+
+    def close(self) -> None:
+        """Stops serving; segments live on with those who hold them."""
+
+
+class Probe(Protocol):
+    """Run-queue latency, read from shared memory."""
+
+    def watch(self, pids: frozenset[int]) -> None:
+        """Exactly these processes."""
+
+    def read(self) -> ProbeStatus:
+        """What was counted."""
+
+
+class Link(Protocol):
+    """The session: stores events, and streams to the controller where one is configured."""
+
+    def link(self) -> ControllerLink:
+        """Connected or not, and why."""
+
+    async def record(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Stores events, synced, and returns them numbered."""
+
+    async def run(self) -> None:
+        """Streams until cancelled."""
+
+    async def close(self) -> None:
+        """Closes the spool; `run` must have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """The edges the loop works with; daemon/main.py opens the real ones."""
+
+    processes: ProcessSource
+    rings: Callable[[Path], Rings]
+    connect: Callable[[Path], Awaitable[Actor]]
+    probe: Callable[[Actor, Loaded, Snapshot | None], Awaitable[Probe]]
+    serve: Callable[[Path, Source, str], Awaitable[Callable[[], Awaitable[None]]]]
+    session: Callable[[Spool, Source, str, str], Link]
+    """(spool, source, controller's address or "", hostname) -> session."""
+    judge: Callable[[str | None, str], Judge]
+    """(policy text or None, its path) -> judge. Raises ConfigError."""
+    workloads: Callable[[str, str], tuple[Workload, ...]]
+    """(text, path) -> workloads. Raises ConfigError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The configuration with the files it names, read and parsed together."""
+
+    loaded: Loaded
+    workloads: tuple[Workload, ...]
+    judge: Judge
+    consents: Consents
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of sockets and locks."""
+        return Path(self.loaded.config.daemon.run_dir)
+
+
+def set_up(path: Path, doors: Doors) -> Setup:
+    """Reads everything the configuration names. Raises ConfigError."""
+    loaded = load(path)
+    config = loaded.config
+    file = resolve(loaded, config.place.workloads)
+    workloads = doors.workloads(read_text(file), str(file)) if file is not None else ()
+    policy = resolve(loaded, config.check.policy)
+    judge = doors.judge(None if policy is None else read_text(policy), str(policy or ""))
+    return Setup(
+        loaded=loaded,
+        workloads=workloads,
+        judge=judge,
+        consents=Consents(
+            allow=frozenset(config.pin.allow),
+            auto=frozenset(config.pin.auto),
+            freeze=loaded.windows,
+        ),
+    )
+
+
+class Loop:
+    """The running daemon. `run` returns when it was told to stop."""
+
+    def __init__(self, path: Path, setup: Setup, doors: Doors, notifier: Notifier) -> None:
+        self._path = path
+        self._setup = setup
+        self._doors = doors
+        self._notifier = notifier
+        self._state = State()
+        self._notices: list[Event] = []
+        self._wake = asyncio.Event()
+        self._asked = False
+        self._stopping = False
+        self._last_ns = 0
+        self._failed_turns = 0
+        self._watched: frozenset[int] = frozenset()
+        self._sentence = ""
+        self._costs = Costs()
+        self._probe: Probe | None = None
+        self._no_probe = "no actor that could load it"
+        self._link: Link | None = None
+        self._journal: Journal | None = None
+        self._journal_s = 0.0
+        self._snapshot: Snapshot | None = None
+        self._snapshot_s = float("-inf")
+        self._started_ns = time.time_ns()
+        self._hostname = socket.gethostname()
+        self._machine = MachineReader(self._ask)
+        run_dir = setup.run_dir
+        self._freeze = run_dir / "freeze"
+        self._acting = Acting(
+            partial(doors.connect, run_dir / "actor.sock"), self._ask, time.time_ns, self._actor_up
+        )
+        self._log = Log.open(Path(setup.loaded.config.daemon.state_dir))
+        self._rings: Rings | None = None
+        self._source = Source(self._log, self._status(None))
+        self._session: asyncio.Task[None] | None = None
+        self._storing: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serves and turns until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        config = self._setup.loaded.config
+        self._rings = self._doors.rings(self._setup.run_dir / "ring.sock")
+        stop_serving = await self._doors.serve(
+            self._setup.run_dir / "api.sock", self._source, config.daemon.group
+        )
+        self._dial(config.controller.address)
+        acting = asyncio.create_task(self._acting.run())
+        self._notice("daemon.started", Severity.INFO, f"nodeagentd {nodeagent.__version__} started")
+        self._machine.start()
+        self._snapshot_s = loop.time()
+        self._notifier.ready()
+        # What was made so far lives as long as the process; the collector need not look at it.
+        gc.collect()
+        gc.freeze()
+        try:
+            while not self._stopping:
+                self._turn()
+                await self._pause()
+        finally:
+            self._notifier.stopping()
+            await self._end(acting, stop_serving)
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+
+    def _ask(self) -> None:
+        """Something happened: the next turn comes early."""
+        self._asked = True
+        self._wake.set()
+
+    def _notice(self, kind: str, severity: Severity, message: str, remedy: str = "") -> None:
+        self._notices.append(event(kind, "daemon", severity, message, time.time_ns(), remedy))
+
+    async def _pause(self) -> None:
+        interval_ns = int(self._setup.loaded.config.daemon.interval_s * 1e9)
+        while not self._stopping:
+            due = due_ns(self._last_ns, interval_ns, self._asked)
+            wait_s = (due - time.monotonic_ns()) / 1e9
+            if wait_s <= 0:
+                return
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+
+    def _turn(self) -> None:
+        self._last_ns, self._asked = time.monotonic_ns(), False
+        try:
+            decisions = self._look_and_decide()
+        except Exception as error:
+            # The one place: a fault of ours in one turn must not end the watch over the node.
+            self._failed_turns += 1
+            log.exception("turn failed")
+            if self._failed_turns >= MAX_FAILED_TURNS:
+                raise
+            self._notice(
+                "turn.failed",
+                Severity.ERROR,
+                f"a turn met our own fault: {type(error).__name__}: {error}",
+                "report it with the journal of nodeagentd",
+            )
+            return
+        self._failed_turns = 0
+        if self._acting.within_deadline(asyncio.get_running_loop().time()):
+            self._notifier.alive()
+        self._notifier.status(decisions.sentence)
+        if decisions.sentence != self._sentence:
+            self._sentence = decisions.sentence
+            log.info("%s", decisions.sentence)
+
+    def _look_and_decide(self) -> Decisions:
+        now_s = asyncio.get_running_loop().time()
+        fresh = self._machine.take()
+        if fresh is not None:
+            self._snapshot = fresh
+        if now_s - self._snapshot_s >= self._setup.loaded.config.daemon.snapshot_s:
+            self._machine.start()
+            self._snapshot_s = now_s
+        at_ns = time.time_ns()
+        processes: tuple[ProcessState, ...] = ()
+        if self._setup.workloads:
+            # Without workloads nothing is asked of other people's processes.
+            processes = self._doors.processes.scan(self._watched, now_s)
+        reading = Reading(at_ns=at_ns, processes=processes)
+        notices, self._notices = tuple(self._notices), []
+        journal, self._journal = self._journal, None
+        rings = self._rings
+        seen = Seen(
+            judge=self._setup.judge,
+            consents=self._setup.consents,
+            workloads=self._setup.workloads,
+            housekeeping=self._setup.loaded.housekeeping,
+            snapshot=self._snapshot,
+            reading=reading,
+            journal=journal,
+            done=self._acting.take(),
+            busy=self._acting.busy,
+            freeze_file=str(self._freeze) if self._freeze.exists() else None,
+            actor=self._acting.reason,
+            feeds=rings.feeds() if rings is not None else (),
+            rings=rings.rings() if rings is not None else (),
+            probe=self._read_probe(),
+            controller=self._controller(),
+            troubles={
+                "machine": self._machine.trouble(now_s),
+                "spool": self._log.trouble,
+                "titles": self._doors.processes.trouble,
+            },
+            notices=notices,
+        )
+        self._state, decisions = turn(self._state, seen, at_ns)
+        self._acting.replace(decisions.queue)
+        if decisions.watch != self._watched:
+            # Their threads are read in the next turn: soon.
+            self._watched = decisions.watch
+            self._ask()
+        if self._probe is not None:
+            self._probe.watch(decisions.watch)
+        self._record(decisions.events)
+        self._publish(seen, decisions)
+        if now_s - self._journal_s >= JOURNAL_S and self._acting.actor is not None:
+            self._journal_s = now_s
+            self._acting.errand(self._read_journal)
+        return decisions
+
+    async def _read_journal(self, actor: Actor) -> None:
+        self._journal = await actor.journal()
+
+    async def _actor_up(self, actor: Actor) -> None:
+        """A new connection: what is in force, and the probe's maps, which an earlier actor held."""
+        await self._read_journal(actor)
+        await self._load_probe(actor)
+
+    async def _load_probe(self, actor: Actor) -> None:
+        config = self._setup.loaded.config.probe
+        if not config.enabled:
+            self._probe = None
+            return
+        try:
+            self._probe = await self._doors.probe(actor, self._setup.loaded, self._snapshot)
+        except NodeagentError as error:
+            self._probe, self._no_probe = None, str(error)
+
+    def _read_probe(self) -> ProbeStatus | None:
+        if not self._setup.loaded.config.probe.enabled:
+            return None
+        if self._probe is not None:
+            return self._probe.read()
+        return ProbeStatus(available=False, reason=self._no_probe, capabilities=())
+
+    def _controller(self) -> ControllerLink:
+        if self._link is not None:
+            return self._link.link()
+        address = self._setup.loaded.config.controller.address
+        return ControllerLink(
+            configured=bool(address),
+            connected=False,
+            address=address,
+            reports=0,
+            unacknowledged=0,
+            dropped=0,
+            reason=self._log.trouble or "",
+        )
+
+    def _dial(self, address: str) -> None:
+        if self._log.spool is None:
+            return
+        self._link = self._doors.session(self._log.spool, self._source, address, self._hostname)
+        self._session = asyncio.create_task(self._link.run())
+
+    def _record(self, events: tuple[Event, ...]) -> None:
+        """Stores them beside the loop: a slow disk does not hold the turn."""
+        if events:
+            task = asyncio.create_task(self._store(events))
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
+
+    async def _store(self, events: tuple[Event, ...]) -> None:
+        levels = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING}
+        for said in await self._log.record(self._link, events):
+            level = levels.get(said.severity, logging.INFO)
+            log.log(level, "event seq=%d kind=%s: %s", said.seq, said.kind, said.message)
+        self._source.wake()
+
+    def _publish(self, seen: Seen, decisions: Decisions) -> None:
+        status = self._status(seen, decisions)
+        self._source.publish(status, None if self._snapshot is None else self._snapshot.topology)
+
+    def _status(self, seen: Seen | None, decisions: Decisions | None = None) -> NodeStatus:
+        spool = self._log.spool
+        state = self._state
+        parts: Mapping[str, int | None] = {
+            "daemon": os.getpid(),
+            "actor": self._acting.actor.pid if self._acting.actor is not None else None,
+            "processes": self._doors.processes.pid,
+            "machine": self._machine.pid,
+        }
+        none = ProbeStatus(
+            available=False,
+            reason="not enabled in the configuration ([probe] enabled)",
+            capabilities=(),
+        )
+        return NodeStatus(
+            agent_uuid=spool.identity.agent_uuid if spool is not None else "",
+            epoch=spool.identity.epoch if spool is not None else 0,
+            hostname=self._hostname,
+            version=nodeagent.__version__,
+            started_ns=self._started_ns,
+            at_ns=time.time_ns(),
+            turns=state.turns,
+            sentence=decisions.sentence if decisions is not None else "starting",
+            verdict=state.verdict,
+            findings=state.findings,
+            placement=state.placement,
+            held=decisions.held if decisions is not None else (),
+            rings=seen.rings if seen is not None else (),
+            feeds=seen.feeds if seen is not None else (),
+            probe=seen.probe or none if seen is not None else none,
+            controller=self._controller(),
+            cost=self._costs.read(parts, time.monotonic()),
+            frozen=state.frozen,
+        )
+
+    # Reload and stop.
+
+    def _reload(self) -> None:
+        self._notifier.reloading()
+        old = self._setup
+        try:
+            new = set_up(self._path, self._doors)
+        except NodeagentError as error:
+            self._notice(
+                "config.refused",
+                Severity.ERROR,
+                f"{error}; the settings before stay in force",
+                error.remedy,
+            )
+        else:
+            self._setup = new
+            self._notice("config.reloaded", Severity.INFO, f"{self._path} was read again")
+            self._changed(old, new)
+        self._machine.start()
+        self._snapshot_s = asyncio.get_running_loop().time()
+        self._notifier.ready()
+        self._ask()
+
+    def _changed(self, old: Setup, new: Setup) -> None:
+        was, now = old.loaded.config, new.loaded.config
+        for key in ("run_dir", "state_dir", "group"):
+            if getattr(was.daemon, key) != getattr(now.daemon, key):
+                self._notice(
+                    "config.restart",
+                    Severity.WARNING,
+                    f"[daemon] {key} was changed; it is used from the next start on",
+                    "systemctl restart nodeagentd (pins stay as they are)",
+                )
+        if was.probe != now.probe:
+            self._acting.errand(self._load_probe)
+        if was.controller != now.controller:
+            # The spool stays open: the new session goes on where the old one was.
+            if self._session is not None:
+                self._session.cancel()
+            self._dial(now.controller.address)
+
+    async def _end(
+        self, acting: asyncio.Task[None], stop_serving: Callable[[], Awaitable[None]]
+    ) -> None:
+        """In order: no new action, the one under way ends, release if asked, then the doors."""
+        self._acting.replace(())
+        config = self._setup.loaded.config
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                while self._acting.busy is not None:
+                    await asyncio.sleep(0.05)
+        actor = self._acting.actor
+        said = "pins stay in force ([pin] on_stop = keep)"
+        if config.pin.on_stop is OnStop.RELEASE:
+            said = f"pins could not be released: no actor ({self._acting.reason})"
+            if actor is not None:
+                try:
+                    async with asyncio.timeout(STOP_S):
+                        said = await actor.release()
+                except (NodeagentError, TimeoutError) as error:
+                    said = f"pins could not be released: {error or 'the actor did not answer'}"
+        acting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await acting
+        stopped = event(
+            "daemon.stopped",
+            "daemon",
+            Severity.INFO,
+            f"nodeagentd stopped; {said}",
+            time.time_ns(),
+        )
+        self._record((*self._notices, stopped))
+        self._machine.close()
+        self._doors.processes.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await asyncio.gather(*self._storing)
+                await stop_serving()
+                if self._session is not None:
+                    self._session.cancel()
+                    await asyncio.wait([self._session])
+                if self._link is not None:
+                    await self._link.close()
+        if self._rings is not None:
+            self._rings.close()

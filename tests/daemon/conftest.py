@@ -1,0 +1,170 @@
+"""A node in a temporary folder: the daemon (and the actor) as real processes.
+
+Tests name these types under TYPE_CHECKING only: this folder is on nobody's import path.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+
+from nodeagent.errors import NodeagentError
+from nodeagent.model.event import Event
+from nodeagent.model.status import NodeStatus
+from nodeagent.model.topology import Topology
+from nodeagent.rpc.client import NodeClient
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""A hang is a failure with a sentence; this is no bound on performance."""
+
+
+def wait_for(look: Callable[[], T]) -> T:
+    """The first truthy answer."""
+    end = time.monotonic() + PATIENCE_S
+    last: object = None
+    while time.monotonic() < end:
+        try:
+            if answer := look():
+                return answer
+        except NodeagentError as error:
+            last = error
+        time.sleep(0.05)
+    raise AssertionError(f"nothing came in {PATIENCE_S:g} s; last: {last}")
+
+
+def nobody() -> list[str]:
+    """A prefix that runs a command as the user nobody."""
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    return [setpriv, "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]
+
+
+@dataclass
+class Node:
+    """One node; `folder` must be short, for a socket's path may have 107 bytes."""
+
+    folder: pathlib.Path
+    bin_dir: pathlib.Path
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def run_dir(self) -> pathlib.Path:
+        return self.folder / "run"
+
+    @property
+    def config(self) -> pathlib.Path:
+        return self.folder / "n.toml"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "daemon.log").read_text()
+
+    @property
+    def command(self) -> list[str]:
+        return [str(self.bin_dir / "nodeagentd"), "--config", str(self.config)]
+
+    def configure(self, text: str, state_dir: pathlib.Path | None = None) -> None:
+        state = state_dir or self.folder / "state"
+        self.config.write_text(
+            f'daemon.run_dir = "{self.run_dir}"\ndaemon.state_dir = "{state}"\n'
+            f"daemon.interval_s = 0.2\n{text}"
+        )
+
+    def give_to_nobody(self) -> None:
+        self.folder.chmod(0o755)
+        for name in ("run", "state"):
+            (self.folder / name).mkdir(exist_ok=True)
+            shutil.chown(self.folder / name, "nobody", "nogroup")
+
+    def start(self, *, as_nobody: bool = False) -> None:
+        prefix = nobody() if as_nobody else []
+        with (self.folder / "daemon.log").open("ab") as log:
+            self.running.append(subprocess.Popen([*prefix, *self.command], stderr=log, stdout=log))
+        wait_for(lambda: self.status().turns > 0)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.running[-1]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def socket(self) -> str:
+        return str(self.run_dir / "api.sock")
+
+    def status(self) -> NodeStatus:
+        with NodeClient(self.socket) as client:
+            return client.status()
+
+    def topology(self) -> Topology:
+        with NodeClient(self.socket) as client:
+            return client.topology()
+
+    def events(self, since: int = 0) -> tuple[Event, ...]:
+        with NodeClient(self.socket) as client:
+            return client.events(since=since)
+
+    def status_when(self, holds: Callable[[NodeStatus], bool]) -> NodeStatus:
+        found: list[NodeStatus] = []
+
+        def look() -> bool:
+            found[:] = [self.status()]
+            return holds(found[0])
+
+        wait_for(look)
+        return found[0]
+
+    def event(self, kind: str) -> Event:
+        found = wait_for(lambda: [e for e in self.events() if e.kind == kind])
+        return found[-1]
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        for process in reversed(self.running):
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def affinity(pid: int) -> dict[int, frozenset[int]]:
+    """tid -> mask of every thread."""
+    masks: dict[int, frozenset[int]] = {}
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            masks[int(task.name)] = frozenset(os.sched_getaffinity(int(task.name)))
+        except ProcessLookupError:
+            continue
+    return masks
+
+
+@pytest.fixture
+def node(bin_dir: pathlib.Path) -> Iterator[Node]:
+    """A node in a short temporary folder; its processes end with the test."""
+    made = Node(pathlib.Path(tempfile.mkdtemp(prefix="nda-")), bin_dir)
+    yield made
+    made.close()

@@ -1,0 +1,618 @@
+"""The turn, pure: findings, plan, consent, freeze, drift, adoption, failures; interrupted anywhere.
+
+A tiny world applies the decisions as the actor would, so that properties can be stated about what
+becomes of the machine and not about calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodeagent.daemon.guard import Author
+from nodeagent.daemon.turn import (
+    MAX_TRIES,
+    MIN_GAP_NS,
+    RETRY_NS,
+    Consents,
+    Decisions,
+    Done,
+    Journal,
+    JournalPin,
+    Reading,
+    Seen,
+    State,
+    due_ns,
+    turn,
+)
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.event import Event
+from nodeagent.model.feed import FeedLoss, FeedStatus
+from nodeagent.model.finding import Finding, Verdict
+from nodeagent.model.freeze import FreezeWindow
+from nodeagent.model.placement import (
+    Action,
+    ActionResult,
+    Consent,
+    Match,
+    Outcome,
+    ProcessState,
+    SetAffinity,
+    Sharing,
+    ThreadState,
+    Workload,
+)
+from nodeagent.model.probe import ProbeStatus
+from nodeagent.model.snapshot import Host, Nvml, Snapshot
+from nodeagent.model.status import ControllerLink
+from nodeagent.model.topology import Isolation, NodeKind, NumaNode, Package, Topology
+
+SECOND = 1_000_000_000
+THREADS = frozenset({Consent.THREADS})
+AUTO = Consents(allow=THREADS, auto=THREADS)
+
+
+def machine(cpus: int = 8) -> Snapshot:
+    """One package, one node, no SMT."""
+    online = CpuSet.of(range(cpus))
+    topology = Topology(
+        online=online,
+        possible=online,
+        present=online,
+        smt_siblings=tuple((i, CpuSet.of([i])) for i in range(cpus)),
+        packages=(Package(id=0, cpus=online),),
+        nodes=(
+            NumaNode(
+                id=0,
+                cpus=online,
+                memory_bytes=1 << 34,
+                distances=((0, 10),),
+                kind=NodeKind.CPU_MEMORY,
+            ),
+        ),
+        caches=(),
+        pci=(),
+        relations=(),
+        isolation=Isolation(),
+    )
+    return Snapshot(
+        topology=topology,
+        host=Host(hostname="n", boot_id="b", kernel="6", virtual=None),
+        boot_args=(),
+        irqs=(),
+        nics=(),
+        gpus=(),
+        nvml=Nvml(available=False, reason="none"),
+        unread=(),
+    )
+
+
+MACHINE = machine()
+
+
+def workload(name: str, cpus: int = 2) -> Workload:
+    return Workload(
+        name=name,
+        kind="custom",
+        match=Match(comm=name),
+        cpus=cpus,
+        sharing=Sharing.EXCLUSIVE,
+    )
+
+
+@dataclass
+class World:
+    """Processes, an actor with its journal, and a clock."""
+
+    masks: dict[tuple[int, int], CpuSet] = field(default_factory=dict)
+    """(pid, tid) -> mask."""
+    names: dict[int, str] = field(default_factory=dict)
+    journal: dict[int, JournalPin] = field(default_factory=dict)
+    now: int = SECOND
+    acts: list[Action] = field(default_factory=list)
+    fail: str | None = None
+
+    def start(self, pid: int, name: str, threads: int = 2, on: str = "0-7") -> None:
+        self.names[pid] = name
+        for i in range(threads):
+            self.masks[pid, pid + i] = CpuSet.parse(on)
+
+    def processes(self) -> tuple[ProcessState, ...]:
+        return tuple(
+            ProcessState(
+                pid=pid,
+                start_time=pid * 10,
+                comm=name,
+                title=name,
+                cgroup="/",
+                threads=tuple(
+                    ThreadState(tid=tid, comm=name, cpus=mask)
+                    for (p, tid), mask in sorted(self.masks.items())
+                    if p == pid
+                ),
+            )
+            for pid, name in sorted(self.names.items())
+        )
+
+    def perform(self, action: Action) -> Done:
+        """As the actor does: journal first, then every thread that is outside."""
+        self.acts.append(action)
+        self.now += 1_000_000
+        if self.fail is not None:
+            return self._done(action, ActionResult(outcome=Outcome.FAILED, message=self.fail))
+        pid = action.target.pid
+        if pid not in self.names:
+            return self._done(action, ActionResult(outcome=Outcome.GONE, message="gone"))
+        assert isinstance(action, SetAffinity)
+        tids = frozenset(tid for p, tid in self.masks if p == pid)
+        old = self.journal.get(pid)
+        self.journal[pid] = JournalPin(
+            workload=action.workload,
+            pid=pid,
+            start_time=action.target.start_time,
+            tids=tids,
+            after=action.cpus,
+            before=old.before if old else action.before,
+        )
+        for tid in tids:
+            if not self.masks[pid, tid] <= action.cpus:
+                self.masks[pid, tid] = action.cpus
+        return self._done(action, ActionResult(outcome=Outcome.DONE, message="", read_back=""))
+
+    def _done(self, action: Action, result: ActionResult) -> Done:
+        return Done(action=action, result=result, at_ns=self.now)
+
+
+@dataclass
+class Daemon:
+    """Turns on a world; `state` is lost when the daemon is killed, the world's journal is not."""
+
+    world: World
+    workloads: tuple[Workload, ...]
+    consents: Consents = AUTO
+    state: State = field(default_factory=State)
+    done: list[Done] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    fresh: bool = True
+    freeze_file: str | None = None
+    actor: str | None = None
+    authors: dict[int, Author] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    snapshot: Snapshot = MACHINE
+
+    def see(self) -> Seen:
+        world = self.world
+        journal = Journal(at_ns=world.now, pins=tuple(world.journal.values()))
+        seen = Seen(
+            judge=lambda snapshot, now_ns: self.findings,
+            consents=self.consents,
+            workloads=self.workloads,
+            snapshot=self.snapshot,
+            reading=Reading(at_ns=world.now, processes=world.processes()),
+            journal=journal if self.fresh and self.actor is None else None,
+            done=tuple(self.done),
+            freeze_file=self.freeze_file,
+            actor=self.actor,
+            authors=self.authors,
+        )
+        self.done, self.fresh = [], False
+        return seen
+
+    def turn(self, acts: int | None = None) -> Decisions:
+        """One turn; the actor performs at most `acts` of its queue."""
+        self.world.now += 2 * SECOND
+        self.state, decisions = turn(self.state, self.see(), self.world.now)
+        self.events += decisions.events
+        for action in decisions.queue[:acts]:
+            self.done.append(self.world.perform(action))
+        return decisions
+
+    def killed(self) -> Daemon:
+        """Another daemon on the same world."""
+        return Daemon(world=self.world, workloads=self.workloads, consents=self.consents)
+
+    def kinds(self) -> list[str]:
+        return [e.kind for e in self.events]
+
+
+def pinned_world(threads: int = 2) -> tuple[World, Daemon]:
+    """One workload that is pinned and known to hold."""
+    world = World()
+    world.start(100, "w", threads)
+    daemon = Daemon(world, (workload("w"),))
+    daemon.turn()
+    daemon.turn()
+    assert len(world.acts) == 1
+    return world, daemon
+
+
+def mask(world: World, pid: int) -> str:
+    return str(CpuSet.of(i for (p, _), m in world.masks.items() if p == pid for i in m))
+
+
+# What is done, and what is not.
+
+
+def test_pins_reads_back_and_says_so() -> None:
+    world = World()
+    world.start(100, "w", 3)
+    daemon = Daemon(world, (workload("w"),))
+    first = daemon.turn()
+    assert [a.target.pid for a in first.queue] == [100]
+    assert "putting w where the plan says" in first.sentence
+    second = daemon.turn()
+    assert second.queue == ()
+    (held,) = second.held
+    assert held.held and held.pid == 100
+    assert str(held.cpus_before) == "0-7" and held.cpus_planned == held.cpus_actual
+    assert held.cpus_planned < CpuSet.of(range(8))
+    assert second.sentence == "1 of 1 processes held; verdict OK"
+    assert second.watch == {100}
+    assert daemon.kinds() == ["place.planned", "pin.done"]
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 8])
+def test_nothing_is_done_without_consent(cpus: int) -> None:
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),), Consents(), snapshot=machine(cpus))
+    for _ in range(5):
+        assert daemon.turn().queue == ()
+    allowed = Daemon(world, (workload("w"),), Consents(allow=THREADS))
+    decisions = allowed.turn()
+    assert decisions.queue == () and world.acts == []
+    waiting = next(e for e in allowed.events if e.kind == "pin.waiting")
+    assert "[pin] auto does not name threads" in waiting.message
+    assert "place apply" in waiting.remedy
+
+
+def test_no_workloads_nothing_to_do() -> None:
+    daemon = Daemon(World(), ())
+    assert daemon.turn().sentence == ("nothing to place: no workloads are configured; verdict OK")
+    assert daemon.events == []
+
+
+def test_freeze_file_and_windows_stop_every_act_within_one_turn() -> None:
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),), freeze_file="/run/x/freeze")
+    decisions = daemon.turn()
+    assert decisions.queue == () and "frozen: /run/x/freeze exists" in decisions.sentence
+    daemon.freeze_file = None
+    assert len(daemon.turn().queue) == 1
+    world.masks[100, 100] = CpuSet.of([7])
+    always = dataclasses.replace(AUTO, freeze=(FreezeWindow.parse("00:00-24:00 UTC"),))
+    daemon.consents = always
+    daemon.turn()
+    assert daemon.turn().queue == ()
+    daemon.consents = AUTO
+    daemon.turn()
+    assert mask(world, 100) != "7"
+    assert daemon.kinds().count("freeze.on") == 2 or "freeze.on" in daemon.kinds()
+
+
+def test_a_queue_of_older_facts_is_never_kept() -> None:
+    """What one turn decided and nobody did is not in the next one's queue when it is undone."""
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    assert len(daemon.turn(acts=0).queue) == 1
+    del world.names[100]
+    assert daemon.turn(acts=0).queue == ()
+
+
+def test_waits_without_an_actor_and_goes_on_with_one() -> None:
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),), actor="nobody listens")
+    decisions = daemon.turn()
+    assert decisions.queue == () and "no actor: nobody listens" in decisions.sentence
+    assert "actor.down" in daemon.kinds()
+    daemon.actor, daemon.fresh = None, True
+    assert len(daemon.turn().queue) == 1
+    assert "actor.up" in daemon.kinds()
+
+
+def test_new_threads_are_pinned_without_a_drift() -> None:
+    world, daemon = pinned_world()
+    world.masks[100, 190] = CpuSet.of(range(8))
+    daemon.turn()
+    daemon.turn()
+    assert len(world.acts) == 2 and "pin.drift" not in daemon.kinds()
+
+
+def test_a_thread_bound_to_a_part_of_its_place_is_left_alone() -> None:
+    world, daemon = pinned_world()
+    part = CpuSet.of([max(world.masks[100, 100].ids)])
+    world.masks[100, 100] = part
+    for _ in range(3):
+        daemon.turn()
+    assert len(world.acts) == 1 and "pin.drift" not in daemon.kinds()
+
+
+# Drift.
+
+
+def test_first_drift_is_corrected_second_reported() -> None:
+    world, daemon = pinned_world()
+    world.masks[100, 100] = CpuSet.of([7])
+    daemon.turn()
+    daemon.turn()
+    assert mask(world, 100) != "7" and len(world.acts) == 2
+    (drift,) = [e for e in daemon.events if e.kind == "pin.drift"]
+    assert "1 of 2 threads of w (pid 100) were moved" in drift.message
+    assert "to 7 by an unknown author; corrected once" in drift.message
+    world.masks[100, 101] = CpuSet.of([6])
+    for _ in range(5):
+        daemon.turn()
+    assert len(world.acts) == 2 and world.masks[100, 101] == CpuSet.of([6])
+    (manual,) = [e for e in daemon.events if e.kind == "pin.manual"]
+    assert "second change" in manual.message
+    assert not daemon.turn().held[0].held
+
+
+def test_each_author_is_corrected_once() -> None:
+    world, daemon = pinned_world()
+    for name in ("irqbalance", "kubelet"):
+        daemon.authors = {100: Author(name=name)}
+        world.masks[100, 100] = CpuSet.of([7])
+        daemon.turn()
+        daemon.turn()
+        assert mask(world, 100) != "7"
+    daemon.authors = {100: Author(name="kubelet")}
+    world.masks[100, 100] = CpuSet.of([7])
+    daemon.turn()
+    daemon.turn()
+    assert world.masks[100, 100] == CpuSet.of([7])
+    assert [e.kind for e in daemon.events if "moved" in e.message][-1] == "pin.manual"
+
+
+def test_a_persons_change_is_never_corrected() -> None:
+    world, daemon = pinned_world()
+    daemon.authors = {100: Author(name="taskset, a shell of user ada", person=True)}
+    world.masks[100, 100] = CpuSet.of([7])
+    for _ in range(4):
+        daemon.turn()
+    assert world.masks[100, 100] == CpuSet.of([7]) and len(world.acts) == 1
+    assert daemon.kinds().count("pin.manual") == 1
+
+
+def test_a_drift_during_a_freeze_is_corrected_after_it() -> None:
+    world, daemon = pinned_world()
+    daemon.freeze_file = "/f"
+    world.masks[100, 100] = CpuSet.of([7])
+    for _ in range(3):
+        daemon.turn()
+    assert world.masks[100, 100] == CpuSet.of([7])
+    assert daemon.kinds().count("pin.drift") == 1
+    daemon.freeze_file = None
+    daemon.turn()
+    assert world.masks[100, 100] != CpuSet.of([7])
+    daemon.turn()
+    world.masks[100, 100] = CpuSet.of([7])
+    daemon.turn()
+    daemon.turn()
+    assert world.masks[100, 100] == CpuSet.of([7]) and "pin.manual" in daemon.kinds()
+
+
+def test_a_reused_pid_is_another_process() -> None:
+    world, daemon = pinned_world()
+    process = world.processes()[0]
+    reused = dataclasses.replace(process, start_time=77, comm="other")
+    seen = dataclasses.replace(
+        daemon.see(), reading=Reading(at_ns=world.now + SECOND, processes=(reused,))
+    )
+    state, decisions = turn(daemon.state, seen, world.now + SECOND)
+    assert decisions.queue == () and state.guard.pins == {}
+
+
+# Restart and adoption.
+
+
+def test_a_restarted_daemon_adopts_and_changes_nothing() -> None:
+    world, daemon = pinned_world()
+    before = dict(world.masks)
+    for _ in range(20):
+        daemon = daemon.killed()
+        assert daemon.turn().queue == ()
+        assert daemon.kinds() == ["pin.adopted", "place.planned"]
+    assert world.masks == before
+    (held,) = daemon.turn().held
+    assert held.held and str(held.cpus_before) == "0-7"
+
+
+def test_a_drift_while_no_daemon_ran_is_a_drift() -> None:
+    world, daemon = pinned_world()
+    world.masks[100, 100] = CpuSet.of([7])
+    daemon = daemon.killed()
+    daemon.turn()
+    daemon.turn()
+    assert "pin.drift" in daemon.kinds() and world.masks[100, 100] != CpuSet.of([7])
+
+
+def test_an_undo_by_a_person_is_respected() -> None:
+    world, daemon = pinned_world()
+    world.journal.clear()
+    for key in world.masks:
+        world.masks[key] = CpuSet.of(range(8))
+    daemon.fresh = True
+    daemon.turn()
+    daemon.turn()
+    assert len(world.acts) == 1 and "pin.undone" in daemon.kinds()
+    assert mask(world, 100) == "0-7"
+
+
+@settings(deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(["turn", "kill", "act", "new"]), min_size=1, max_size=30),
+    count=st.integers(1, 3),
+)
+def test_interrupted_anywhere_it_ends_where_it_belongs(steps: list[str], count: int) -> None:
+    """Kills, half-performed queues and new threads in any order: at the end every thread is inside
+    its place, each process's first mask is known, and nobody drifted."""
+    world = World()
+    for i in range(count):
+        world.start(100 * (i + 1), f"w{i}", 1 + i)
+    daemon = Daemon(world, tuple(workload(f"w{i}") for i in range(count)))
+    tid = 900
+    all_events: list[Event] = []
+    for step in steps:
+        match step:
+            case "turn":
+                daemon.turn()
+            case "act":
+                daemon.turn(acts=1)
+            case "kill":
+                all_events += daemon.events
+                daemon = daemon.killed()
+            case "new":
+                tid += 1
+                # Born of a pinned or an unpinned thread: with its mask.
+                world.masks[100, tid] = world.masks[100, 100]
+    for _ in range(3):
+        last = daemon.turn()
+    all_events += daemon.events
+    assert last.queue == ()
+    assert all(h.held for h in last.held) and len(last.held) == count
+    planned = [h.cpus_planned.ids for h in last.held]
+    assert sum(map(len, planned)) == len(frozenset().union(*planned))
+    assert {str(p.before) for p in world.journal.values()} == {"0-7"}
+    assert not [e for e in all_events if e.kind in ("pin.drift", "pin.manual", "pin.undone")]
+
+
+# Failures.
+
+
+def test_a_failing_action_is_tried_a_few_times_ever_later() -> None:
+    world = World(fail="EPERM")
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    tried: list[int] = []
+    for _ in range(60):
+        before = len(world.acts)
+        daemon.turn()
+        if len(world.acts) > before:
+            tried.append(world.now)
+    assert len(tried) == MAX_TRIES
+    gaps = [b - a for a, b in itertools.pairwise(tried)]
+    assert gaps == sorted(gaps) and gaps[0] >= RETRY_NS
+    failures = [e for e in daemon.events if e.kind == "pin.failed"]
+    assert "EPERM" in failures[0].message
+    world.fail = None
+    daemon.workloads = (dataclasses.replace(workload("w"), cpu_list=CpuSet.of([7]), cpus=1),)
+    daemon.turn()
+    assert mask(world, 100) == "7"
+
+
+def test_a_process_that_ends_while_it_is_pinned() -> None:
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    decisions = daemon.turn(acts=0)
+    del world.names[100]
+    daemon.done = [world.perform(decisions.queue[0])]
+    assert daemon.turn().queue == ()
+    assert "pin.gone" in daemon.kinds() and daemon.state.failures == {}
+
+
+# Events.
+
+
+def finding(verdict: Verdict, check: str = "a.b") -> Finding:
+    return Finding(id=check, verdict=verdict, subject="cpu 1", message="m", remedy="r")
+
+
+def test_findings_are_raised_changed_and_cleared_once() -> None:
+    daemon = Daemon(World(), ())
+    for found in ((), (finding(Verdict.WARN),), (finding(Verdict.WARN),),
+                  (finding(Verdict.FAIL),), (finding(Verdict.OK),)):  # fmt: skip
+        daemon.findings = found
+        daemon.snapshot = dataclasses.replace(MACHINE)
+        daemon.world.now += 100 * SECOND
+        daemon.turn()
+    kinds = daemon.kinds()
+    assert kinds == ["finding.raised", "finding.changed", "finding.cleared"]
+    assert daemon.events[0].remedy == "r"
+    assert daemon.state.verdict is Verdict.OK
+
+
+def loss(lost: int) -> FeedStatus:
+    return FeedStatus(
+        feed="itch",
+        source="socket",
+        pid=1,
+        packets=1,
+        bytes=1,
+        messages=1,
+        duplicates=0,
+        rejected=0,
+        loss=FeedLoss(nic=None, kernel=lost, backend=0, decoder=0, wire_gap=0),
+        last_message_age_ns=None,
+    )
+
+
+def test_losses_are_folded_into_one_event_a_minute() -> None:
+    daemon = Daemon(World(), ())
+    events: list[Event] = []
+    for i in range(91):
+        daemon.world.now += 2 * SECOND
+        seen = dataclasses.replace(daemon.see(), feeds=(loss(i),))
+        daemon.state, decisions = turn(daemon.state, seen, daemon.world.now)
+        events += decisions.events
+    assert [e.kind for e in events] == ["feed.loss"] * 3 + ["feed.loss"] * (len(events) - 3)
+    assert 3 <= len(events) <= 4
+    assert "times within a minute" in events[1].message
+    restarted = dataclasses.replace(daemon.see(), feeds=(loss(0),))
+    daemon.state, decisions = turn(daemon.state, restarted, daemon.world.now + 1)
+    assert decisions.events == ()
+
+
+def test_links_that_come_and_go() -> None:
+    daemon = Daemon(World(), ())
+
+    def with_link(connected: bool) -> list[str]:
+        link = ControllerLink(
+            configured=True,
+            connected=connected,
+            address="a:1",
+            reports=0,
+            unacknowledged=0,
+            dropped=0,
+            reason="" if connected else "refused",
+        )
+        probe = ProbeStatus(available=connected, reason=None, capabilities=())
+        daemon.world.now += 100 * SECOND
+        seen = dataclasses.replace(daemon.see(), controller=link, probe=probe)
+        daemon.state, decisions = turn(daemon.state, seen, daemon.world.now)
+        return [e.kind for e in decisions.events]
+
+    assert with_link(True) == []
+    assert with_link(False) == ["controller.down", "probe.down"]
+    assert with_link(False) == []
+    assert with_link(True) == ["controller.up", "probe.up"]
+
+
+# The pace.
+
+
+def test_early_turns_are_at_most_twenty_a_second() -> None:
+    assert due_ns(0, 2 * SECOND, asked=False) == 2 * SECOND
+    assert due_ns(0, 2 * SECOND, asked=True) == MIN_GAP_NS == SECOND // 20
+    assert due_ns(5, 1000, asked=True) == 1005
+
+
+@given(st.data())
+def test_a_turn_depends_on_its_arguments_alone(data: st.DataObject) -> None:
+    """The same arguments give the same answer, and the state given is not changed."""
+    world = World()
+    world.start(100, "w", data.draw(st.integers(0, 3)), data.draw(st.sampled_from(["0-7", "1"])))
+    daemon = Daemon(world, (workload("w", data.draw(st.integers(1, 9))),))
+    daemon.turn(acts=data.draw(st.integers(0, 1)))
+    seen = daemon.see()
+    first, second = turn(daemon.state, seen, world.now), turn(daemon.state, seen, world.now)
+    assert first == second
