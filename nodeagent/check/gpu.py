@@ -47,7 +47,7 @@ def driver(s: Seen) -> Iterator[Judged]:
     bare = [p for p in gpus if p.driver is None]
     vfio = [p for p in gpus if (p.driver or "").startswith("vfio")]
     if bare and not any(p.driver for p in s.snapshot.topology.pci):
-        s.whole("sys/bus/pci/devices", "sys/devices/pci")
+        s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf="driver")
         raise NotApplicable("no driver links are described")
     if bare:
         yield warn(

@@ -54,7 +54,8 @@ def linked(s: Seen) -> list[tuple[PciFunction, Link]]:
     readable."""
     found = [(p, p.link) for p in serious(s) if p.link is not None and p.link.width]
     if not found:
-        s.whole("sys/bus/pci/devices", "sys/devices/pci")
+        for leaf in ("current_link", "max_link", "config"):
+            s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf=leaf)
         raise NotApplicable("no GPU, NIC or NVMe drive tells its PCIe link")
     return found
 
@@ -174,35 +175,39 @@ def bottleneck(s: Seen) -> Iterator[Judged]:
         own = gb_s(link.max_speed_gts, link.max_width)
         for parent in p.parents[1:]:
             below.setdefault(parent, []).append((p, own))
-    narrow = 0
+    shared: list[tuple[PciFunction, str]] = []
+    single: list[tuple[PciFunction, str]] = []
     for bridge, devices in sorted(below.items()):
         port = topology.function(bridge)
         if port is None or port.link is None or not port.link.width or not port.link.max_speed_gts:
             continue
         up = gb_s(port.link.max_speed_gts, port.link.width)
         cards = {p.bdf.rpartition(".")[0]: (p, own) for p, own in devices}
-        heavy = [p for p, _ in cards.values() if p.is_gpu or p.is_nic]
         worst = max(own for _, own in cards.values())
         if up * 100 >= worst * s.bounds["percent"]:
             continue
-        narrow += 1
-        sentence = (
-            f"bridge {bridge} carries {up:.0f} GB/s for "
-            f"{some((p.bdf for p, _ in cards.values()), 4)}"
-            f", one of which alone can do {worst:.0f}"
+        names = some((p.bdf for p, _ in cards.values()), 4)
+        heavy = [p for p, _ in cards.values() if p.is_gpu or p.is_nic]
+        found = (port, f"carries {up:.0f} GB/s for {names}, one of which alone can do {worst:.0f}")
+        (shared if len(heavy) > 1 else single).append(found)
+    if shared:
+        yield warn(
+            f"bridge {some((p.bdf for p, _ in shared), 4)}",
+            f"{len(shared)} bridges shared by GPUs and NICs are slower than one device below them",
+            *(
+                saw(_path(p, "current_link_width"), f"{p.link.width if p.link else 0}: {text}")
+                for p, text in shared[:4]
+            ),
+            remedy="lspci -tv shows the path; use another slot, or plan who transfers when",
         )
-        evidence = saw(_path(port, "current_link_width"), str(port.link.width))
-        if len(heavy) > 1:
-            yield warn(
-                bridge,
-                sentence,
-                evidence,
-                remedy="lspci -tv shows the path; use another slot, or plan who transfers when",
-            )
-        else:
-            yield info(bridge, sentence, evidence)
-    if not narrow:
-        yield ok("pcie", f"no link above {len(links)} devices is narrower than they are")
+    if single:
+        yield info(
+            f"bridge {some((p.bdf for p, _ in single), 4)}",
+            f"{len(single)} bridges are slower than the one device below them",
+            *(saw(_path(p, "current_link_width"), text) for p, text in single[:4]),
+        )
+    if not shared and not single:
+        yield ok("pcie", f"no link above {len(links)} devices is slower than they are")
 
 
 @check(
@@ -228,7 +233,7 @@ def aer(s: Seen) -> Iterator[Judged]:
     wanted = {p.bdf for p in devices} | {b for p in devices for b in p.parents}
     told = [p for p in topology.pci if p.bdf in wanted and p.aer is not None]
     if not told:
-        s.whole("sys/bus/pci/devices", "sys/devices/pci")
+        s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf="aer_dev")
         raise NotApplicable("the kernel counts no PCIe errors here")
     bad = False
     for p in told:
@@ -370,8 +375,9 @@ def iommu(s: Seen) -> Iterator[Judged]:
 @check(
     "pcie.virtual-tree",
     "the PCIe tree is the physical one",
-    means="WARN when this is a virtual machine with GPUs whose NUMA node nobody tells, or with "
-    "several GPUs and one flat bus; INFO when nodes are told. Advice about BIOS and slots belongs "
+    means="WARN when this is a virtual machine with several GPUs or nodes, and nobody tells the "
+    "GPUs' NUMA nodes or all GPUs are on one flat bus; INFO otherwise. Advice about BIOS "
+    "and slots belongs "
     "to the host.",
     why="Hypervisors put all devices on one invented bus unless told (pxb-pcie): every path looks "
     "PHB, and NCCL and planners believe it.",
@@ -387,16 +393,17 @@ def virtual_tree(s: Seen) -> Iterator[Judged]:
     gpus = [p for p in s.snapshot.topology.gpus if p.computes]
     if virtual is None or not gpus:
         raise NotApplicable("no virtual machine with GPUs")
+    where = "a guest" if virtual == "unknown" else f"a {virtual} guest"
     flat = len({p.root_bus for p in gpus}) == 1 and len(gpus) > 1
     untold = [p for p in gpus if p.numa_node is None]
     evidence = (
         saw("sys/class/dmi/id/sys_vendor", virtual),
         *(saw(_path(p, "numa_node"), "-1") for p in untold[:2]),
     )
-    if untold or (flat and len(s.cpu_nodes) > 1):
+    if (untold or flat) and (len(gpus) > 1 or len(s.cpu_nodes) > 1):
         yield warn(
-            f"gpu {some((untold or gpus)[i].bdf for i in range(len(untold or gpus)))}",
-            f"{virtual} guest: the PCIe tree is invented, locality of {len(gpus)} GPUs is "
+            f"gpu {some(p.bdf for p in untold or gpus)}",
+            f"this is {where}: the PCIe tree is invented, locality of {len(gpus)} GPUs is "
             "not to be "
             "trusted",
             *evidence,
@@ -405,6 +412,6 @@ def virtual_tree(s: Seen) -> Iterator[Judged]:
     else:
         yield info(
             f"gpu {some(p.bdf for p in gpus)}",
-            f"{virtual} guest: locality as the hypervisor tells it",
+            f"this is {where}: locality as the hypervisor tells it",
             *evidence,
         )

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from nodeagent.check.record import (
     AS_ROOT,
     READ_BY_HAND,
+    RECORD_MORE,
     Judged,
     Seen,
     check,
-    needs_right,
     ok,
     saw,
     some,
     unknown,
 )
+from nodeagent.model.snapshot import Unread
 
 
 @check(
@@ -31,10 +32,15 @@ from nodeagent.check.record import (
 def complete(s: Seen) -> Iterator[Judged]:
     """The unread files, those that only need root apart."""
     unread = s.snapshot.unread
-    for group, remedy, sentence in (
-        ([u for u in unread if needs_right(u.reason)], AS_ROOT, "need more rights"),
-        ([u for u in unread if not needs_right(u.reason)], READ_BY_HAND, "could not be read"),
+    groups: dict[str, list[Unread]] = {}
+    for u in unread:
+        groups.setdefault(s.unread(u.path.lstrip("/"), u.reason).remedy, []).append(u)
+    for remedy, sentence in (
+        (AS_ROOT, "need more rights"),
+        (READ_BY_HAND, "could not be read"),
+        (RECORD_MORE, "are not in the recording"),
     ):
+        group = groups.get(remedy, [])
         if group:
             yield unknown(
                 "files",

@@ -15,6 +15,8 @@ AS_ROOT = "run it as root: sudo nodeagentctl topology check"
 """Remedy of every UNKNOWN that only a missing right causes; such lines are folded into one."""
 RECORD_MORE = "record the whole machine: nodeagentctl capture FILE"
 """Remedy of every UNKNOWN that a recording with too little in it causes."""
+NOT_RECORDED = "not in the recording"
+NO_SUCH_FILE = "No such file or directory"
 READ_BY_HAND = "read the named file by hand; if it is damaged, report the kernel and the file"
 
 
@@ -160,12 +162,18 @@ class Seen:
         """The exception that fits a file whose text is not there."""
         reason = self.snapshot.why_unread(path)
         if reason is not None:
-            return Missing(path, reason, AS_ROOT if needs_right(reason) else READ_BY_HAND)
+            return self.unread(path, reason)
         if self.snapshot.pasted:
             return NotApplicable(f"the input says nothing of {shown(path)}")
-        if not self.snapshot.live and path not in self.snapshot.absent:
-            return Missing(path, "not in the recording", RECORD_MORE)
+        if not self.snapshot.complete:
+            return Missing(path, NOT_RECORDED, RECORD_MORE)
         return NotApplicable(absent)
+
+    def unread(self, path: str, reason: str) -> Missing:
+        """The exception that fits a file which was asked for in vain."""
+        if not self.snapshot.complete and reason == NO_SUCH_FILE:
+            return Missing(path, NOT_RECORDED, RECORD_MORE)
+        return Missing(path, reason, AS_ROOT if needs_right(reason) else READ_BY_HAND)
 
     def number(self, path: str, *, absent: str) -> int:
         """A settings file that holds one whole number. Raises like `text`; damage is Missing."""
@@ -207,22 +215,21 @@ class Seen:
 
     # ---- areas: a list that could not be read is not an empty list ---------------------------
 
-    def whole(self, *areas: str) -> None:
-        """Raises Missing when something below one of these areas could not be read."""
+    def whole(self, *areas: str, leaf: str = "") -> None:
+        """Raises Missing when something below one of these areas, a file whose name starts with
+        `leaf`, could not be read."""
         for unread in self.snapshot.unread:
             path = unread.path.lstrip("/")
-            if path.startswith(areas):
-                raise Missing(
-                    path, unread.reason, AS_ROOT if needs_right(unread.reason) else READ_BY_HAND
-                )
+            if path.startswith(areas) and path.rpartition("/")[2].startswith(leaf):
+                raise self.unread(path, unread.reason)
 
     def devices(self) -> None:
         """Raises Missing when the PCI devices could not all be read, so that "no GPU" would be a
         guess."""
         if not self.snapshot.topology.pci:
             self.whole("sys/bus/pci", "sys/devices/pci")
-            if not self.snapshot.live and not self.snapshot.pasted and not self._any("sys/bus/pci"):
-                raise Missing("sys/bus/pci/devices", "not in the recording", RECORD_MORE)
+            if not self.snapshot.complete and not self.snapshot.pasted:
+                raise Missing("sys/bus/pci/devices", NOT_RECORDED, RECORD_MORE)
 
     def nodes(self) -> tuple[NumaNode, ...]:
         """The NUMA nodes. Raises Missing when they could not all be read, NotApplicable when the
@@ -232,9 +239,6 @@ class Seen:
         if not nodes:
             raise NotApplicable("no NUMA nodes are described")
         return nodes
-
-    def _any(self, head: str) -> bool:
-        return any(p.startswith(head) for p in (*self.snapshot.absent, *self.snapshot.texts))
 
     # ---- what several checks ask -----------------------------------------------------------
 

@@ -54,27 +54,30 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 def folded(findings: Iterable[Finding]) -> list[Finding]:
     """The list for a person: all UNKNOWNs that need root become one line, and so do all that need
-    a fuller recording."""
+    a fuller recording, and all that miss the same file."""
     kept: list[Finding] = []
-    groups: dict[str, list[Finding]] = {AS_ROOT: [], RECORD_MORE: []}
+    groups: dict[str, list[Finding]] = {}
     for finding in findings:
-        fold = finding.verdict is Verdict.UNKNOWN and finding.remedy in groups
-        (groups[finding.remedy] if fold else kept).append(finding)
-    for remedy, group in groups.items():
-        if len(group) == 1:
-            kept.append(group[0])
-        elif group:
-            evidence = tuple(dict.fromkeys(e for f in group for e in f.evidence))
-            what = "need root" if remedy == AS_ROOT else "need files that the recording lacks"
-            ids = list(dict.fromkeys(f.id for f in group))
-            kept.append(
-                Finding(
-                    id="reading.folded",
-                    verdict=Verdict.UNKNOWN,
-                    subject=f"{len(ids)} checks",
-                    message=f"{len(ids)} checks {what}: {some(ids, 6)}",
-                    evidence=evidence[:5],
-                    remedy=remedy,
-                )
+        if finding.verdict is not Verdict.UNKNOWN:
+            kept.append(finding)
+            continue
+        same = finding.remedy if finding.remedy in (AS_ROOT, RECORD_MORE) else ""
+        path = finding.evidence[0].path if finding.evidence else finding.id
+        groups.setdefault(same or path, []).append(finding)
+    for key, group in groups.items():
+        ids = list(dict.fromkeys(f.id for f in group))
+        if len(ids) == 1:
+            kept.extend(group)
+            continue
+        what = {AS_ROOT: "need root", RECORD_MORE: "need files that the recording lacks"}
+        kept.append(
+            Finding(
+                id="reading.folded",
+                verdict=Verdict.UNKNOWN,
+                subject=f"{len(ids)} checks",
+                message=f"{len(ids)} checks {what.get(key, f'need {key}')}: {some(ids, 6)}",
+                evidence=tuple(dict.fromkeys(e for f in group for e in f.evidence))[:5],
+                remedy=group[0].remedy,
             )
-    return kept
+        )
+    return worst_first(kept)

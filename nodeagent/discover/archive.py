@@ -143,4 +143,4 @@ def _capture(path: str, data: bytes) -> TableStore:
         raise _bad(path, f"it is larger than {MAX_BYTES >> 20} MiB")
     if not data.startswith(MAGIC.encode()):
         raise _bad(path, f"it is neither an archive nor begins with {MAGIC!r}")
-    return TableStore(parse(path, data))
+    return TableStore(parse(path, data), complete=True)

@@ -38,6 +38,8 @@ class Root:
         """`keep`: remember all that is read, for a capture."""
         self._store = store
         self.is_live = live
+        self.is_complete = live or getattr(store, "complete", False)
+        """Whether an absent file was absent on the machine; a tree recorded by hand cannot tell."""
         self.label = label
         """What to call this root in a message."""
         self._unread: dict[str, str] = {}

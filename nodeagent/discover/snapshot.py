@@ -54,6 +54,7 @@ def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) ->
         texts=texts,
         taken_ns=now_ns,
         live=root.is_live,
+        complete=root.is_complete,
         asked=asked,
         nvmes=nvmes,
     )

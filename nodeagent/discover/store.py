@@ -187,9 +187,10 @@ Entry = bytes | Link | Failed | None
 
 
 class TableStore:
-    """Files in memory: an unpacked archive or a capture."""
+    """Files in memory: an unpacked archive or a capture (`complete`: all that we would read)."""
 
-    def __init__(self, table: dict[str, Entry]) -> None:
+    def __init__(self, table: dict[str, Entry], *, complete: bool = False) -> None:
+        self.complete = complete
         self._table = table
         self._known: dict[str, str] = {"": ""}
         self._children: dict[str, dict[str, None]] | None = None

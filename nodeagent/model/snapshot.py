@@ -135,9 +135,9 @@ class Snapshot:
     nvmes: tuple[NvmeFacts, ...] = ()
     pasted: bool = False
     """True: built from what somebody pasted; what is absent was not asked for."""
-    absent: frozenset[str] = frozenset()
-    """Settings files (paths as in `texts`) that were asked for and that this machine does not have.
-    A recording can only know this of what its recorder asked for."""
+    complete: bool = True
+    """What is absent was not on the machine. False: a tree somebody recorded in part, in which an
+    absent file tells nothing."""
     matrix: LinkMatrix | None = None
     """A pasted topology matrix; None on a machine that was read."""
     events: tuple[KernelEvent, ...] | None = None

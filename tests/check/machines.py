@@ -247,4 +247,4 @@ def unreadable(s: Snapshot, *paths: str, reason: str = "Permission denied") -> S
 
 def recorded(s: Snapshot, without: Iterable[str] = ()) -> Snapshot:
     """As read from a recording that lacks these files."""
-    return dataclasses.replace(with_texts(s, dict.fromkeys(without)), live=False)
+    return dataclasses.replace(with_texts(s, dict.fromkeys(without)), live=False, complete=False)
