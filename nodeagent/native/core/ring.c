@@ -543,7 +543,8 @@ void na_ring_gate(struct na_ring *ring, uint64_t reserve)
 void na_ring_wake(struct na_ring *ring)
 {
 	RING_KILL_POINT("before futex word");
-	__atomic_store_n(&ring->hot->futex, ++ring->futex, __ATOMIC_RELAXED);
+	/* Release: who sees this word sees the slots before it, too, and does not sleep on it (tests/proofs/ring.pml). */
+	__atomic_store_n(&ring->hot->futex, ++ring->futex, __ATOMIC_RELEASE);
 	RING_KILL_POINT("futex word stored");
 	RING_FENCE(ring->hot, __ATOMIC_SEQ_CST);
 	if (ring->skip) {
