@@ -49,7 +49,7 @@ def pss_bytes(pid: int) -> int:
 
 @dataclass(slots=True)
 class CostMeter:
-    """CPU since `start`, PSS now. Counting begins once everything is up: starting is no running cost."""
+    """CPU since `start`, PSS now. It begins once everything is up: starting is no running cost."""
 
     pids: tuple[int, ...]
     started: float = 0.0
