@@ -20,6 +20,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help)
     "topology": ("nodeagent.cli.topology:topology", "The machine: show it, check it."),
     "explain": ("nodeagent.cli.explain:explain", "What a check means, and how to mend it."),
+    "capture": ("nodeagent.cli.capture:capture", "The machine as one redacted text file."),
+    "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
     "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
     "completion": ("nodeagent.cli.completion:completion", "Shell completion for bash, zsh, fish."),
 }

@@ -128,12 +128,12 @@ class Root:
         except OSError:
             return None
 
-    def data(self, path: str, limit: int = LIMIT, *, expected: bool = False) -> bytes | None:
-        """The file's bytes, or None."""
+    def head(self, path: str, limit: int) -> bytes | None:
+        """The file's first bytes, or None."""
         try:
-            found = self._store.read(path, limit)
+            found = self._store.read(path, limit, head=True)
         except OSError as error:
-            self._failed(path, error, expected)
+            self._failed(path, error, False)
             return None
         if self.kept is not None:
             self._keep(path, found)

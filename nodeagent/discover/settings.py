@@ -147,8 +147,11 @@ def read_settings(root: Root) -> dict[str, str]:
 
 
 def first_cpu(root: Root) -> dict[str, str]:
-    """`proc/cpuinfo`'s first block: one processor's keys and values."""
-    text = root.data("proc/cpuinfo", 8 << 20)
+    """`proc/cpuinfo`'s first block: one processor's keys and values.
+
+    Only its head is read: the kernel prints a CPU at a time, and there may be hundreds.
+    """
+    text = root.head("proc/cpuinfo", 4096)
     if not text:
         return {}
     block = text.partition(b"\n\n")[0].decode("utf-8", "replace")

@@ -22,8 +22,11 @@ MAX_NAMES = 65536
 class Store(Protocol):
     """What Root asks of the place that the files are in."""
 
-    def read(self, path: str, limit: int) -> bytes:
-        """The file's bytes. Raises OSError; EFBIG when it holds more than `limit`."""
+    def read(self, path: str, limit: int, *, head: bool = False) -> bytes:
+        """The file's bytes. Raises OSError; EFBIG when it holds more than `limit`.
+
+        `head`: the first `limit` bytes will do, in one read.
+        """
 
     def names(self, path: str) -> list[str]:
         """Entries of a directory, in any order. Raises OSError."""
@@ -63,7 +66,7 @@ class DirStore:
             os.close(self._fd)
             self._fd = -1
 
-    def read(self, path: str, limit: int) -> bytes:
+    def read(self, path: str, limit: int, *, head: bool = False) -> bytes:
         """See Store."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         if self._inside:
@@ -75,9 +78,9 @@ class DirStore:
         try:
             if not self._inside and not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
-            first = os.read(fd, min(limit + 1, 1 << 16))
+            first = os.read(fd, limit if head else min(limit + 1, 1 << 16))
             # Kernel files of up to a page come in one read; a second one only tells the end.
-            if len(first) < 4096:
+            if head or (len(first) < 4096 and len(first) <= limit):
                 return first
             parts, size = [first], len(first)
             while size <= limit:
@@ -214,7 +217,7 @@ class TableStore:
             self._children = tree
         return self._children
 
-    def read(self, path: str, limit: int) -> bytes:
+    def read(self, path: str, limit: int, *, head: bool = False) -> bytes:
         """See Store."""
         entry = self._table.get(path)
         if entry is None or isinstance(entry, Link):
@@ -225,6 +228,8 @@ class TableStore:
         if entry is None:
             raise error(errno.EISDIR, path)
         assert isinstance(entry, bytes)
+        if head:
+            return entry[:limit]
         if len(entry) > limit:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
         return entry

@@ -1,0 +1,118 @@
+"""`nodeagentctl capture`: this machine (or a recorded one) as one redacted text file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nodeagent.cli.main import Invocation
+from nodeagent.errors import NodeagentError, UsageError
+
+if TYPE_CHECKING:
+    from nodeagent.discover.redact import Masks
+    from nodeagent.discover.store import Entry
+
+
+@click.command(
+    epilog="\b\nExamples:  nodeagentctl capture node.capture\n"
+    "           nodeagentctl capture --list\n"
+    "           nodeagentctl --host node.capture topology show"
+)
+@click.argument("file", required=False)
+@click.option("--list", "list_", is_flag=True, help="Show what would leave; write nothing.")
+@click.option(
+    "--include-logs", is_flag=True, help="Keep the values of boot arguments that we do not know."
+)
+@click.option("--key", metavar="FILE", help="Secret that makes masks comparable between nodes.")
+@click.pass_obj
+def capture(
+    invocation: Invocation, file: str | None, list_: bool, include_logs: bool, key: str | None
+) -> int:
+    """Writes everything that is read into FILE (- is stdout): one text file that diffs.
+
+    Serials, UUIDs, MACs, IPs, host and user names are masked; equal stays equal. Process
+    environments, command lines and logs are never read.
+    """
+    from nodeagent.cli.host import open_root, read_root
+    from nodeagent.cli.output import note
+    from nodeagent.discover.redact import Masks, redact
+
+    if file is None and not list_:
+        raise UsageError("capture needs a FILE to write", "nodeagentctl capture node.capture")
+    masks = Masks(_secret(key))
+    with open_root(invocation.host, keep=True) as root:
+        read_root(root)
+        assert root.kept is not None
+        table = redact(root.kept, masks, include_logs=include_logs)
+    if list_:
+        _list(table, masks)
+        return 0
+    from nodeagent.discover.capture import render
+
+    assert file is not None
+    _write(file, render(table))
+    masked = ", ".join(f"{count} {kind}" for kind, count in sorted(masks.counts.items()))
+    note(f"{file}: {len(table)} entries; masked: {masked or 'nothing'}")
+    return 0
+
+
+_NEW_KEY = "head -c 32 /dev/urandom > KEY"
+
+
+def _secret(key: str | None) -> bytes | None:
+    if key is None:
+        return None
+    try:
+        secret = Path(key).read_bytes().strip()
+    except OSError as error:
+        raise UsageError(
+            f"--key {key}: {error.strerror}", "head -c 32 /dev/urandom > KEY"
+        ) from error
+    if len(secret) < 16:
+        raise UsageError(
+            f"--key {key}: it holds {len(secret)} bytes, expected 16 or more",
+            _NEW_KEY,
+        )
+    return secret
+
+
+def _write(file: str, text: str) -> None:
+    """The whole file or none of it; readable by its owner only."""
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    temporary = f"{file}.{os.getpid()}.tmp"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+            Path(temporary).replace(file)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise NodeagentError(
+            f"{file} could not be written: {error.strerror}", "give a path with room and rights"
+        ) from error
+
+
+def _list(table: dict[str, Entry], masks: Masks) -> None:
+    """Folders with the number of files, then the kinds of what is masked."""
+    from nodeagent.discover.store import Failed, Link
+
+    folders: dict[str, int] = {}
+    for path, entry in table.items():
+        if isinstance(entry, bytes | Link | Failed):
+            folder = "/" + "/".join(path.split("/")[:4][: max(1, path.count("/"))])
+            folders[folder] = folders.get(folder, 0) + 1
+    for folder, count in sorted(folders.items()):
+        click.echo(f"{count:6} {'files' if count != 1 else 'file '}  {folder}")
+    for kind, count in sorted(masks.counts.items()):
+        click.echo(f"{count:6} masked {kind}")

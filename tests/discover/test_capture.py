@@ -1,0 +1,125 @@
+"""A capture says the same as the machine, and nothing of whose it is."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from nodeagent.discover.archive import open_archive
+from nodeagent.discover.capture import parse, render
+from nodeagent.discover.redact import Masks, redact
+from nodeagent.discover.store import Entry, Failed, Link
+from nodeagent.errors import ReadError
+
+
+def ctl(bin_dir: pathlib.Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([bin_dir / "nodeagentctl", *args], capture_output=True, text=True)
+
+
+def test_capture_of_this_machine_shows_the_same_topology(
+    bin_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "this.capture"
+    assert ctl(bin_dir, "capture", str(file)).returncode == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    live = json.loads(ctl(bin_dir, "-o", "json", "topology", "show").stdout)
+    again = json.loads(ctl(bin_dir, "--host", str(file), "-o", "json", "topology", "show").stdout)
+    assert again == live
+    # A capture of the capture is the same file: nothing is lost, nothing masked twice.
+    second = tmp_path / "again.capture"
+    assert ctl(bin_dir, "--host", str(file), "capture", str(second)).returncode == 0
+    assert second.read_text() == file.read_text()
+
+
+def test_hostname_and_boot_id_do_not_leave(bin_dir: pathlib.Path) -> None:
+    text = ctl(bin_dir, "capture", "-").stdout
+    boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert boot_id not in text
+    assert "/proc/sys/kernel/hostname: <host-1>" in text
+
+
+def test_list_writes_nothing_and_says_what_would_leave(bin_dir: pathlib.Path) -> None:
+    done = ctl(bin_dir, "capture", "--list")
+    assert done.returncode == 0
+    assert "/sys/devices/system/cpu" in done.stdout
+    assert "masked host" in done.stdout
+
+
+TABLE: dict[str, Entry] = {
+    "proc/cmdline": b"root=UUID=0b0c5a6e-1111-4222-8333-444455556666 isolcpus=2-5 token=hunter2",
+    "proc/sys/kernel/hostname": b"gpu-07",
+    "proc/mounts": b"filer.example:/export/acme /home/alice nfs rw,addr=10.1.2.3 0 0\n"
+    b"tmpfs /dev/shm tmpfs rw,size=64m 0 0",
+    "proc/net/route": b"Iface\tDestination\tGateway\teth0\neth0\t00000000\t0102030A\t3",
+    "sys/class/net/enx0242ac110002/mtu": b"1500",
+    "sys/a b%/c": b"",
+    "sys/link": Link("../x y"),
+    "sys/failed": Failed("Permission denied"),
+    "sys/empty": None,
+    "sys/lines": b"a\n\n\tb",
+    "sys/peer": b"10.1.2.3 fe80::1 02:42:ac:11:00:02",
+}
+
+
+def test_round_trip_of_every_kind_of_entry() -> None:
+    assert parse("x", render(TABLE).encode()) == TABLE
+
+
+def test_masks_hide_and_keep_equal_what_is_equal() -> None:
+    masks = Masks()
+    found = redact(TABLE, masks)
+    text = render(found)
+    for secret in ("0b0c5a6e", "hunter2", "gpu-07", "filer", "acme", "alice", "10.1.2.3", "fe80"):
+        assert secret not in text, secret
+    assert "02:42" not in text and "0242ac110002" not in text and "0102030A" not in text
+    assert "isolcpus=2-5" in text and "size=64m" in text and "/dev/shm tmpfs" in text
+    # The MAC in the interface's name and in the text are one.
+    assert found["sys/class/net/enx<mac-1>/mtu"] == b"1500"
+    assert str(found["sys/peer"]).endswith("<mac-1>'")
+
+
+def test_a_key_makes_masks_comparable_and_none_does_not_leak() -> None:
+    def hostname(key: bytes | None, name: bytes) -> Entry:
+        return redact({"proc/sys/kernel/hostname": name}, Masks(key))["proc/sys/kernel/hostname"]
+
+    key = b"0123456789abcdef"
+    assert hostname(key, b"gpu-07") == hostname(key, b"gpu-07") != hostname(key, b"gpu-08")
+    assert hostname(b"f" * 16, b"gpu-07") != hostname(key, b"gpu-07")
+    assert hostname(None, b"gpu-07") == b"<host-1>"
+
+
+def test_unknown_boot_arguments_stay_with_include_logs() -> None:
+    found = redact(TABLE, Masks(), include_logs=True)
+    assert b"token=hunter2" in (found["proc/cmdline"] or b"")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("# nodeagent capture v1\n/proc/x: 1\n", "cut"),
+        ("# nodeagent capture v1\n/proc/x: 1\n# end, 2 entries\n", "says 2"),
+        ("# nodeagent capture v1\nproc/x\n# end, 1 entries\n", "line 2"),
+        ("# nodeagent capture v1\n\tx\n# end, 0 entries\n", "line 2"),
+        ("# nodeagent capture v1\n/proc/x = 3\n# end, 1 entries\n", "line 2"),
+        ("hello", "neither an archive"),
+        ("", "neither an archive"),
+    ],
+)
+def test_damaged_capture_is_a_sentence(tmp_path: pathlib.Path, text: str, why: str) -> None:
+    file = tmp_path / "bad"
+    file.write_text(text)
+    with pytest.raises(ReadError) as caught:
+        open_archive(str(file))
+    assert why in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_key_that_is_too_short_is_usage(bin_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("short")
+    done = ctl(bin_dir, "capture", "-", "--key", str(key))
+    assert done.returncode == 64
+    assert "16" in done.stderr
