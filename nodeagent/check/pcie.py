@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nodeagent.check.isolation import CMDLINE
 from nodeagent.check.record import (
     AS_ROOT,
+    RECORD_MORE,
     Judged,
     Missing,
     NotApplicable,
@@ -169,10 +170,10 @@ def bottleneck(s: Seen) -> Iterator[Judged]:
         raise NotApplicable("a virtual machine's PCIe tree says nothing about bandwidth")
     below: dict[str, list[tuple[PciFunction, float]]] = {}
     for p, link in links:
-        if not link.max_speed_gts or not link.max_width:
+        lanes, speed_gts = reach(s, p, link)
+        if not lanes or not speed_gts:
             continue
-        # A card behind the multi-function NIC's second port shares the first one's link.
-        own = gb_s(link.max_speed_gts, link.max_width)
+        own = gb_s(speed_gts, lanes)
         for parent in p.parents[1:]:
             below.setdefault(parent, []).append((p, own))
     shared: list[tuple[PciFunction, str]] = []
@@ -314,7 +315,7 @@ def acs_redirect(s: Seen) -> Iterator[Judged]:
         raise Missing(
             _path(untold[0], "config"),
             "config space beyond its first 64 bytes needs root (CAP_SYS_ADMIN)",
-            AS_ROOT,
+            AS_ROOT if s.snapshot.live else RECORD_MORE,
         )
     else:
         yield ok("pcie", f"ACS redirect is off at {len(ports)} bridges between GPUs and NICs")

@@ -47,7 +47,8 @@ def print_findings(
     out = console()
     line = summary(findings)
     verdict = worst(findings).value
-    out.print(Text(verdict, VERDICT_STYLE[verdict]).append(line[len(verdict) :], "none"))
+    first = Text(verdict, VERDICT_STYLE[verdict]).append(line[len(verdict) :], "none")
+    out.print(first, soft_wrap=True)
     quiet = () if everything else (Verdict.OK, Verdict.NA)
     for f in folded(worst_first(f for f in findings if f.verdict not in quiet)):
         word = "WAIVED" if f.waived_until else f.verdict.value
