@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("nodeagent.cli.explain:explain", "What a check means, and how to mend it."),
     "capture": ("nodeagent.cli.capture:capture", "The machine as one redacted text file."),
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
+    "feed": ("nodeagent.cli.feed:feed", "Market-data feeds: status, replay, synthetic captures."),
     "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
     "completion": ("nodeagent.cli.completion:completion", "Shell completion for bash, zsh, fish."),
 }
