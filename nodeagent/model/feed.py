@@ -27,6 +27,10 @@ class ReaderStatus:
     lag_records: int
     data_age_ns: int
     alive: bool
+    data_age_quantiles_ns: tuple[tuple[str, float], ...] = ()
+    """(p50|p99|max, nanoseconds), one sample a batch, as the reader itself kept them."""
+    incarnation: int = 0
+    """Of the segment that was last handed to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class RingStatus:
     readers: tuple[ReaderStatus, ...] = ()
     draining: bool = False
     """A dead producer's segment that readers are still draining."""
+    kind: str = "ticks"
+    """ticks (capacity and head count records) or frames (they count bytes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

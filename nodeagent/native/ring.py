@@ -178,11 +178,13 @@ class Segment:
         self._ticks: npt.NDArray[np.void] | None = None
 
     @classmethod
-    def open(cls, fd: int, kind: RingKind | None = None) -> Segment:
-        """Maps the segment behind a descriptor, which stays the caller's. Raises RingError."""
+    def open(cls, fd: int, kind: RingKind | None = None, *, populate: bool = True) -> Segment:
+        """Maps the segment behind a descriptor, which stays the caller's. Raises RingError.
+
+        `populate`: make the page tables now (readers), not as pages are touched (the daemon)."""
         out = ffi.new("struct na_view **")
         why = ffi.new("char[]", _WHY_BYTES)
-        rc = lib.na_view_open(fd, kind or 0, out, why, _WHY_BYTES)
+        rc = lib.na_view_open(fd, kind or 0, populate, out, why, _WHY_BYTES)
         if rc < 0:
             raise RingError(_text(why), -rc, "attach again, or restart the feeder of this feed")
         return cls(out[0])

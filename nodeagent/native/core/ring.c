@@ -176,8 +176,10 @@ static int node_of(const uint8_t *at, uint64_t bytes)
 	void *pages[NA_SAMPLED_PAGES];
 	int nodes[NA_SAMPLED_PAGES], seen = -1;
 	uint64_t step = bytes / NA_SAMPLED_PAGES & ~(uint64_t)4095;
-	for (int i = 0; i < NA_SAMPLED_PAGES; i++)
+	for (int i = 0; i < NA_SAMPLED_PAGES; i++) {
 		pages[i] = (void *)(uintptr_t)(at + (uint64_t)i * step);
+		(void)__atomic_load_n((const uint8_t *)pages[i], __ATOMIC_RELAXED); /* only what is mapped has a node */
+	}
 	if (na_page_nodes(0, NA_SAMPLED_PAGES, pages, nodes) < 0)
 		return -1;
 	for (int i = 0; i < NA_SAMPLED_PAGES; i++) {
@@ -682,9 +684,9 @@ int na_ring_set_symbol(struct na_ring *ring, uint32_t instrument, const char *na
 	return 0;
 }
 
-int na_view_open(int fd, uint32_t kind, struct na_view **out, char *why, size_t why_bytes)
+int na_view_open(int fd, uint32_t kind, int populate, struct na_view **out, char *why, size_t why_bytes)
 {
-	return nar_view_open(fd, kind, out, why, why_bytes);
+	return nar_view_open(fd, kind, populate, out, why, why_bytes);
 }
 
 void na_view_ref(struct na_view *view)

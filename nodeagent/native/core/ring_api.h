@@ -4,6 +4,7 @@
 #ifndef NODEAGENT_RING_API_H
 #define NODEAGENT_RING_API_H
 #include "ring_abi.h"
+#include "ring_reader_abi.h"
 
 /* ---- producer ---- */
 
@@ -63,8 +64,9 @@ int na_ring_set_symbol(struct na_ring *ring, uint32_t instrument, const char *na
 
 /* ---- reader ---- */
 
-/* Maps a segment read-only after checking seals, header and geometry. kind 0: either. The descriptor stays the caller's. */
-int na_view_open(int fd, uint32_t kind, struct na_view **out, char *why, size_t why_bytes);
+/* Maps a segment read-only after checking seals, header and geometry. kind 0: either. populate: make the page tables now
+ * (readers), not as pages are touched (those who only look). The descriptor stays the caller's. */
+int na_view_open(int fd, uint32_t kind, int populate, struct na_view **out, char *why, size_t why_bytes);
 void na_view_ref(struct na_view *view);
 void na_view_unref(struct na_view *view);
 const struct na_ring_header *na_view_header(const struct na_view *view);
@@ -87,6 +89,28 @@ int64_t na_view_frame(const struct na_view *view, uint64_t position, struct na_f
 /* Like na_view_frame, and moves the position to the next frame; a lapped or foreign position jumps to the oldest. */
 int64_t na_view_next_frame(const struct na_view *view, uint64_t *position, struct na_frame *meta, void *payload,
                            size_t room);
+
+/* ---- a reader attached by ring.sock: ring_reader.h as functions ---- */
+
+int na_reader_attach(struct na_reader *reader, const char *path, const char *feed, const char *name, int mode, char *why,
+                     size_t why_bytes);
+void na_reader_detach(struct na_reader *reader);
+/* Count; the records start at slot (cursor & (capacity - 1)) of the doubled data of reader->ticks. */
+size_t na_reader_batch(struct na_reader *reader, size_t max);
+size_t na_reader_validate(struct na_reader *reader);
+void na_reader_advance(struct na_reader *reader, size_t count);
+int na_reader_wait(struct na_reader *reader, uint64_t timeout_ns);
+
+/* A thread that waits in an event loop's stead and then writes an eventfd. While armed, the reader belongs to it. */
+struct na_waiter;
+int na_waiter_start(struct na_reader *reader, struct na_waiter **out);
+/* The eventfd; it is the waiter's. */
+int na_waiter_fd(const struct na_waiter *waiter);
+/* Waits in the background for at most timeout_ns. -EBUSY: it does already. */
+int na_waiter_arm(struct na_waiter *waiter, uint64_t timeout_ns);
+/* Takes the reader back (within NA_RING_WAIT_NS when nothing came): NA_WAIT_*. */
+int na_waiter_take(struct na_waiter *waiter);
+void na_waiter_stop(struct na_waiter *waiter);
 
 /* CRC32C (Castagnoli). Source: RFC 3720, appendix B.4. */
 uint32_t na_crc32c(const void *data, size_t length);

@@ -141,7 +141,8 @@ static inline void nar_view_point(struct na_view *view, const uint8_t *base)
 }
 
 /* See na_view_open. */
-static inline int nar_view_open(int fd, uint32_t kind, struct na_view **out, char *why, size_t why_bytes)
+static inline int nar_view_open(int fd, uint32_t kind, int populate, struct na_view **out, char *why,
+                                size_t why_bytes)
 {
 	struct stat st;
 	int seals = fcntl(fd, NA_F_GET_SEALS), need = NA_F_SEAL_SHRINK | NA_F_SEAL_GROW | NA_F_SEAL_SEAL;
@@ -172,7 +173,8 @@ static inline int nar_view_open(int fd, uint32_t kind, struct na_view **out, cha
 	}
 	nar_view_point(view, base);
 	/* Page tables now rather than in the first lap; not there before Linux 4ca9b3859dac (v5.14), then they fault in. */
-	(void)madvise(base, NA_RING_HUGE_BYTES + 2 * view->fixed.data_bytes, NA_MADV_POPULATE_READ);
+	if (populate)
+		(void)madvise(base, NA_RING_HUGE_BYTES + 2 * view->fixed.data_bytes, NA_MADV_POPULATE_READ);
 	*out = view;
 	return 0;
 }
