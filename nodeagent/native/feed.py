@@ -282,38 +282,6 @@ class Memory:
         }
 
 
-class StatsPage:
-    """The page of counters that the data thread writes and the daemon maps read-only."""
-
-    def __init__(self, source: str, note: str) -> None:
-        """`source`, `note`: written once, before the page is offered."""
-        out, fd = ffi.new("struct na_feed_stats **"), ffi.new("int *")
-        rc = lib.na_feed_stats_new(out, fd)
-        if rc < 0:
-            raise UnavailableError(f"statistics page: {os.strerror(-rc)}")
-        self.pointer = ffi.gc(out[0], lib.na_feed_stats_free)
-        self._fd = int(fd[0])
-        self.describe(source, note)
-
-    def describe(self, source: str, note: str) -> None:
-        """Writes source and note (cut to what fits)."""
-        for field, text in ((self.pointer.source, source), (self.pointer.note, note)):
-            raw = text.encode()[: len(field) - 1]
-            raw = raw.decode("utf-8", "ignore").encode()
-            ffi.memmove(field, raw + bytes(len(field) - len(raw)), len(field))
-
-    def fileno(self) -> int:
-        """The page's descriptor, to be passed on; it stays this object's."""
-        return self._fd
-
-    def close(self) -> None:
-        """Closes descriptor and mapping."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        ffi.release(self.pointer)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How a feed is received. See struct na_feed_config of core/feed_abi.h."""
@@ -341,9 +309,11 @@ class Feed:
         ticks: Producer | None = None,
         frames: Producer | None = None,
         memory: Memory | None = None,
-        stats: StatsPage | None = None,
+        stats: Any = None,
     ) -> None:
         """From sockets on `lines`, or from the capture `file` ("-": stdin; `lines` then filter it).
+
+        `stats`: the `struct na_feed_stats *` that the data thread keeps.
 
         Raises CaptureError, UsageError, UnavailableError.
         """
@@ -386,7 +356,7 @@ class Feed:
                 ticks.ring if ticks else ffi.NULL,
                 frames.ring if frames else ffi.NULL,
                 memory.pointer if memory else ffi.NULL,
-                stats.pointer if stats else ffi.NULL,
+                ffi.NULL if stats is None else stats,
                 out,
             )
             self._feed = ffi.gc(out[0], lib.na_feed_free)

@@ -150,8 +150,5 @@ void na_feed_error(const struct na_feed *feed, struct na_capture_error *out);
 /* Digest helpers and peers: decode blocks of length and message without a source; see tests/bench. */
 int na_feed_decode_blocks(const void *bytes, size_t size, struct na_memory *memory, struct na_ring *ring,
 			  uint32_t per_packet, struct na_feed_counts *out);
-/* The stats page: a sealed memfd, mapped writable here only. 0 or -errno. */
-int na_feed_stats_new(struct na_feed_stats **out, int *fd);
-void na_feed_stats_free(struct na_feed_stats *stats);
 
 #endif

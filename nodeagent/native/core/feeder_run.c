@@ -8,17 +8,11 @@
 #include "source_capture.h"
 #include "source_socket.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
 
 #define HOUSEKEEPING_NS 10000000ULL /* counters are copied out, holes aged, the heart beats */
 #define POLL_MS 20                  /* longest sleep without a packet */
@@ -377,37 +371,6 @@ int na_feed_new(const struct na_feed_config *config, struct na_ring *ticks, stru
 			return rc;
 	}
 	return 0;
-}
-
-int na_feed_stats_new(struct na_feed_stats **out, int *fd)
-{
-	*fd = memfd_create("nodeagent-feed-stats", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (*fd < 0)
-		return -errno;
-	int rc = posix_fallocate(*fd, 0, NA_FEED_STATS_BYTES);
-
-	if (rc) {
-		close(*fd);
-		return -rc;
-	}
-	void *page = mmap(NULL, NA_FEED_STATS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, *fd, 0);
-
-	if (page == MAP_FAILED || fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE |
-							  F_SEAL_SEAL) < 0) {
-		rc = -errno;
-		close(*fd);
-		return rc;
-	}
-	*out = page;
-	(*out)->magic = NA_FEED_STATS_MAGIC;
-	(*out)->started_ns = clock_ns(CLOCK_MONOTONIC);
-	return 0;
-}
-
-void na_feed_stats_free(struct na_feed_stats *stats)
-{
-	if (stats)
-		munmap(stats, NA_FEED_STATS_BYTES);
 }
 
 int na_feed_decode_blocks(const void *bytes, size_t size, struct na_memory *memory, struct na_ring *ring,
