@@ -12,7 +12,8 @@ class Capability:
     """One kind of attachment, judged by a trial load."""
 
     kind: str
-    """tp_btf, raw_tp, tp, fentry, kprobe, lsm, uprobe, perf, iter, ringbuf, task_storage, xdp."""
+    """tp_btf, raw_tp, tp, fentry, fexit, fmod_ret, kprobe, lsm, uprobe, perf, iter, ringbuf,
+    task_storage, mmap_array, xdp."""
     works: bool
     reason: str
 
@@ -39,3 +40,11 @@ class ProbeStatus:
     dropped: int = 0
     run_ns: int | None = None
     """Time spent in our BPF programs; None: not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuDelay:
+    """Run-queue latency of every task on one watched CPU, in nanoseconds."""
+
+    cpu: int
+    runq: Histogram
