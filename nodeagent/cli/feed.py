@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
+import time
+from typing import TYPE_CHECKING
+
 import click
 
 from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import emit_json
+
+if TYPE_CHECKING:
+    from nodeagent.model.feed import FeedStatus, ReaderStatus, RingStatus
+
+_RING_SOCKET = "/run/nodeagent/ring.sock"
 
 _FORMATS = click.Choice(["auto", "pcap", "pcapng", "binaryfile", "soupbintcp"])
 
@@ -13,6 +22,114 @@ _FORMATS = click.Choice(["auto", "pcap", "pcapng", "binaryfile", "soupbintcp"])
 @click.group()
 def feed() -> None:
     """Market-data feeds: status, replay, synthetic captures."""
+
+
+@feed.command(
+    epilog="\b\nExample:  nodeagentctl feed status\n"
+    "Loss is in messages, each counted at one stage: - is not knowable here.\n"
+    "Exit 0; 3 when nobody serves ring.sock."
+)
+@click.option("--ring-socket", metavar="PATH", help=f"ring.sock.  [default: {_RING_SOCKET}]")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0, 60),
+    default=0.5,
+    show_default=True,
+    help="Seconds over which the rate is measured; 0: no rate.",
+)
+@click.pass_obj
+def status(invocation: Invocation, ring_socket: str | None, interval: float) -> None:
+    """Feeds, their loss by stage, their rings, and how far each reader is behind."""
+    from nodeagent.client.stat import stat
+
+    path = ring_socket or (
+        str(pathlib.Path(invocation.socket).with_name("ring.sock"))
+        if invocation.socket
+        else _RING_SOCKET
+    )
+    before, _ = stat(path)
+    start = time.monotonic()
+    if interval and before:
+        time.sleep(interval)
+    feeds, rings = stat(path)
+    seconds = time.monotonic() - start
+    earlier = {f.feed: f for f in before if interval}
+    rates = {
+        f.feed: (f.messages - earlier[f.feed].messages) / seconds
+        for f in feeds
+        if f.feed in earlier and earlier[f.feed].pid == f.pid
+    }
+    if invocation.output == "table":
+        _print_status(feeds, rings, rates)
+    else:
+        import msgspec
+
+        emit_json(
+            "feed",
+            {
+                "feeds": [
+                    {**msgspec.to_builtins(f), "rate_per_s": rates.get(f.feed)} for f in feeds
+                ],
+                "rings": msgspec.to_builtins(rings),
+            },
+        )
+
+
+def _print_status(
+    feeds: tuple[FeedStatus, ...], rings: tuple[RingStatus, ...], rates: dict[str, float]
+) -> None:
+    if not feeds and not rings:
+        click.echo("no feed: start one with nodeagent-feeder --name NAME --group ... --port ...")
+    for f in feeds:
+        rate = f"{rates[f.feed]:,.0f}/s" if f.feed in rates else "-"
+        click.echo(f"feed {f.feed}  {f.source}, pid {f.pid}: {f.note}")
+        click.echo(
+            f"  received   {f.messages:,} messages ({rate}) of {f.packets:,} packets, last "
+            + (f"{f.last_message_age_ns / 1e6:,.1f} ms ago" if f.last_message_age_ns else "never")
+            + f"; {f.duplicates:,} duplicates"
+        )
+        stages = {
+            "nic": f.loss.nic,
+            "kernel": f.loss.kernel,
+            "backend": f.loss.backend,
+            "decoder": f.loss.decoder,
+            "wire gap": f.loss.wire_gap,
+        }
+        lost = ", ".join(f"{k} {'-' if n is None else format(n, ',')}" for k, n in stages.items())
+        click.echo(f"  lost       {lost}")
+        if f.wire_to_ring_ns:
+            spread = ", ".join(f"{name} {ns / 1000:,.1f}" for name, ns in f.wire_to_ring_ns)
+            click.echo(f"  wire->ring {spread} us")
+        for ring in rings:
+            if ring.feed == f.feed:
+                _print_ring(ring)
+    for ring in rings:
+        if ring.feed not in {f.feed for f in feeds}:
+            click.echo(f"feed {ring.feed}  (its feeder keeps no statistics)")
+            _print_ring(ring)
+
+
+def _print_ring(ring: RingStatus) -> None:
+    unit = "ticks" if ring.kind == "ticks" else "bytes of frames"
+    state = "" if ring.producer_alive else ", its feeder is gone"
+    state += ", draining" if ring.draining else ""
+    click.echo(
+        f"  ring       {ring.capacity:,} {unit}, head {ring.head:,}, node "
+        f"{'-' if ring.node is None else ring.node}, incarnation {ring.incarnation}, heartbeat "
+        f"{ring.heartbeat_age_ns / 1e6:,.0f} ms ago{state}"
+    )
+    for reader in ring.readers:
+        click.echo(f"  reader     {_reader(reader)}")
+
+
+def _reader(r: ReaderStatus) -> str:
+    ages = ", ".join(f"{name} {ns / 1000:,.1f}" for name, ns in r.data_age_quantiles_ns)
+    return (
+        f"{r.name} (pid {r.pid}, {r.mode}): {r.records:,} read, {r.lost:,} lost, "
+        f"{r.lag_records:,} behind, data age {r.data_age_ns / 1000:,.1f} us"
+        + (f" ({ages})" if ages else "")
+        + ("" if r.alive else ", dead")
+    )
 
 
 @feed.command(
