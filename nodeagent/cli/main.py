@@ -24,6 +24,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
     "feed": ("nodeagent.cli.feed:feed", "Market-data feeds: status, replay, synthetic captures."),
     "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
+    "status": ("nodeagent.cli.status:status", "One screen of what the daemon knows."),
+    "events": ("nodeagent.cli.status:events", "What happened on this node."),
+    "fleet": ("nodeagent.cli.fleet:fleet", "All nodes, as their controller knows them."),
     "completion": ("nodeagent.cli.completion:completion", "Shell completion for bash, zsh, fish."),
 }
 """Every command, its home, and the line that `nodeagentctl --help` shows for it."""

@@ -30,6 +30,8 @@ ALIVE_S = 3.0
 """How long an agent may take to answer when somebody else claims its UUID."""
 QUEUE = 16
 """Messages of one stream that wait for their commit; then it is read no further."""
+COALESCE = 8
+"""Messages that one Ack answers at most."""
 MAX_BATCH = 5_000
 """Events in one message."""
 MAX_TEXT = 256
@@ -230,14 +232,20 @@ async def _acknowledge(
     committed: int,
 ) -> None:
     """Answers messages in order, each after its commit; several with one Ack where they wait."""
-    while (item := await waiting.get()) is not None:
-        number, commit = item
-        result = None if commit is None else await commit
-        committed = committed if result is None else result
-        if not waiting.empty():
-            continue
-        ack = controller_pb2.Ack(committed_seq=committed, committed_number=number)
-        await live.context.write(controller_pb2.ReportResponse(ack=ack))
+    number = acknowledged = 1
+    while True:
+        item = await waiting.get()
+        if item is not None:
+            number, commit = item
+            result = None if commit is None else await commit
+            committed = committed if result is None else result
+        late = item is None or waiting.empty() or number - acknowledged >= COALESCE
+        if late and number > acknowledged:
+            ack = controller_pb2.Ack(committed_seq=committed, committed_number=number)
+            await live.context.write(controller_pb2.ReportResponse(ack=ack))
+            acknowledged = number
+        if item is None:
+            return
 
 
 async def _next(context: Message, timeout_s: float) -> Message:

@@ -83,8 +83,10 @@ class Session:
         boot_id: str = "",
         heartbeat_s: float = HEARTBEAT_S,
         state_interval_s: float = STATE_INTERVAL_S,
+        backoff_s: tuple[float, float] = BACKOFF_S,
     ) -> None:
         """`address` is host:port; "": no controller, events are only stored."""
+        self._backoff_s = backoff_s
         self.spool = spool
         self._source = source
         self._address = address
@@ -153,7 +155,7 @@ class Session:
 
     async def run(self) -> None:
         """Streams until cancelled; returns at once when no controller is configured."""
-        low, high = BACKOFF_S
+        low, high = self._backoff_s
         ceiling = low
         while self._address:
             try:

@@ -86,6 +86,12 @@ def from_wire(kind: type[T], message: Message) -> T:
     return kind(**{name: get(message) for name, _, get in _fields(kind)})
 
 
+def verdict_of(number: int) -> Verdict:
+    """The verdict of an enum number; UNKNOWN for one of a newer peer."""
+    _, back = _enum(Verdict, types_pb2.Verdict.DESCRIPTOR)
+    return typing.cast("Verdict", back(number))
+
+
 def text(value: str) -> str:
     """The text itself, or with what is no Unicode (lone surrogates) written as escapes."""
     try:

@@ -29,6 +29,7 @@ async def main(address: str, state_dir: str, first: int, ticks: int, name: str) 
         version="0.1.0",
         state_interval_s=0.05,
         heartbeat_s=0.5,
+        backoff_s=(0.05, 0.5),
     )
     running = asyncio.create_task(session.run())
     tick = first

@@ -181,19 +181,19 @@ def test_a_full_disk_acknowledges_nothing_and_loses_nothing(
 ) -> None:
     disk = tmp_path / "fleet"
     disk.mkdir()
-    size = ["-o", "size=3m"]
+    size = ["-o", "size=2m"]
     if subprocess.run(["mount", "-t", "tmpfs", *size, "nodeagent-fleet", disk]).returncode:
         pytest.skip("tmpfs cannot be mounted here")
     try:
         with controller(bin_dir, tmp_path) as fleet:
-            child = agent(fleet.address, tmp_path / "a", ticks=30_000)
+            child = agent(fleet.address, tmp_path / "a", ticks=15_000)
             until(lambda: "acknowledged reason" in fleet.log, lambda: fleet.log)
             assert "disk is full" in fleet.log
             assert "make room" not in fleet.log  # the remedy is for whoever starts it
             subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
             finish(child)
             assert "the store works again" in fleet.log
-            assert [(s, t) for _, _, s, t in fleet.stored()] == [(n + 1, n) for n in range(30_000)]
+            assert [(s, t) for _, _, s, t in fleet.stored()] == [(n + 1, n) for n in range(15_000)]
             assert fleet.stop() == 0
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
