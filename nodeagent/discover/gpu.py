@@ -12,7 +12,6 @@ from typing import Protocol
 
 import msgspec
 
-from nodeagent.discover.child import Child
 from nodeagent.discover.pci import Links, normal_bdf
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.snapshot import GpuFacts, Nvml, Unread
@@ -67,6 +66,9 @@ class Gpus:
     def __init__(
         self, *, deadline_s: float = DEADLINE_S, env: Mapping[str, str] | None = None
     ) -> None:
+        # Here, because a recorded machine needs no child, and some laptops have none to offer.
+        from nodeagent.discover.child import Child
+
         script = Path(__file__).with_name("nvml_child.py")
         self._child = Child([sys.executable, "-I", str(script)], env)
         self._deadline_s = deadline_s

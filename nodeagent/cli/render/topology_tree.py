@@ -92,15 +92,21 @@ def _matrix(out: Console, snapshot: Snapshot) -> None:
         near[relation.a, relation.b] = near[relation.b, relation.a] = cell
     names = _names(snapshot, gpus, nics)
     wide = max(5, *(len(names[f.bdf]) + 1 for f in columns))
+    legend = ""
     if wide * (len(columns) + 1) > WIDTH:
-        wide = max(4, WIDTH // (len(columns) + 1))
+        wide = 5
+        short = {f.bdf: f"NIC{i}" for i, f in enumerate(nics)}
+        legend = ", ".join(f"{short[f.bdf]} {names[f.bdf]}" for f in nics if f in columns)
+        names |= short
     out.print()
-    head = " " * wide + "".join(names[f.bdf][: wide - 1].ljust(wide) for f in columns)
+    head = " " * wide + "".join(names[f.bdf].ljust(wide) for f in columns)
     out.print(head.rstrip(), style="bold", markup=False)
     for row in gpus[:MAX_COLUMNS]:
         cells = ["X" if row is c else near.get((row.bdf, c.bdf), "?") for c in columns]
         line = names[row.bdf].ljust(wide) + "".join(c.ljust(wide) for c in cells)
         out.print(line.rstrip(), markup=False)
+    if legend:
+        out.print(legend, style="dim", markup=False)
     left = len(gpus) + len(nics) - len(columns)
     if left > 0:
         out.print(f"{left} more columns: -o json has all relations", style="dim", markup=False)
