@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import socket
+import struct
 
 import msgspec
 
@@ -21,7 +23,7 @@ from nodeagent.model.ringproto import (
     raise_error,
 )
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5
 MAX_ROWS = 100_000
 
 
@@ -31,9 +33,13 @@ def stat(path: str | os.PathLike[str]) -> tuple[tuple[FeedStatus, ...], tuple[Ri
     rings: dict[tuple[str, str, int], RingStatus] = {}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.settimeout(TIMEOUT_S)
+            # Blocking, with the kernel's deadlines: in Python's own, a full backlog is an error.
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TIMEOUT_S, 0))
             sock.connect(os.fspath(path))
-            sock.send(encode(Msg(type=MsgType.STAT)))
+            # Turned away already: why is there to be read.
+            with contextlib.suppress(BrokenPipeError):
+                sock.send(encode(Msg(type=MsgType.STAT)))
             for _ in range(MAX_ROWS):
                 msg = decode(sock.recv(MAX_BYTES))
                 raise_error(msg)

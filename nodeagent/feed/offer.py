@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from nodeagent.model.feed import ReaderMode
 from nodeagent.model.ringproto import Flag, Msg, MsgType, ProtocolError, raise_error
 from nodeagent.native.ring import Producer, RingError, RingKind, Segment
 
-CLAIM_TIMEOUT_S = 5.0
+CLAIM_TIMEOUT_S = 5
 RETRY_S = 0.25
 
 
@@ -31,10 +32,14 @@ def claim(path: Path | str, feed: str) -> dict[RingKind, Segment]:
     """
     found: dict[RingKind, Segment] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.settimeout(CLAIM_TIMEOUT_S)
+        # Blocking, with the kernel's deadlines: in Python's own, a full backlog is an error.
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", CLAIM_TIMEOUT_S, 0))
         try:
             sock.connect(str(path))
-            send(sock, Msg(type=MsgType.CLAIM, feed=feed), [])
+            # Turned away already: why is there to be read.
+            with contextlib.suppress(BrokenPipeError):
+                send(sock, Msg(type=MsgType.CLAIM, feed=feed), [])
             answer = receive(sock)
         except OSError:
             return found

@@ -663,6 +663,7 @@ class Registry:
 
     def rings(self) -> tuple[RingStatus, ...]:
         """Every segment held, live and draining, with its readers."""
+        self._sweep()
         now = time.monotonic_ns()
         return tuple(
             status

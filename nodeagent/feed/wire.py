@@ -113,5 +113,11 @@ class Connection:
             for fd in fds:
                 os.close(fd)
         self._queue.clear()
+        # Closing over unread messages would reset the other side, and what it was told last with
+        # it. Nothing new can come after the shutdown; descriptors that came along are let go.
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RD)
+            while self.sock.recv(1):
+                pass
         self.sock.close()
         self.peer.close()

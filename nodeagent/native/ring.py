@@ -86,6 +86,8 @@ class RingInfo:
     incarnation: int
     start: int
     continued: bool
+    wakes: int
+    """FUTEX_WAKE calls so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,6 +365,7 @@ class Producer:
             incarnation=i.incarnation,
             start=i.start,
             continued=bool(i.continued),
+            wakes=i.wakes,
         )
 
     def fileno(self) -> int:

@@ -562,6 +562,7 @@ void na_ring_wake(struct na_ring *ring)
 	if (!waiting)
 		return;
 	RING_KILL_POINT("before wake");
+	__atomic_store_n(&ring->info.wakes, ring->info.wakes + 1, __ATOMIC_RELAXED);
 	long woken = syscall(SYS_futex, &ring->hot->futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	/* A flag that never has a sleeper behind it (a hostile page) must not cost a system call a burst. Sleepers that are
 	 * overlooked meanwhile look again by themselves after NA_RING_WAIT_NS. */

@@ -33,6 +33,7 @@ struct na_ring_info {
 	uint64_t incarnation;
 	uint64_t start;
 	uint64_t continued; /* 1: numbers on from a dead segment */
+	uint64_t wakes; /* FUTEX_WAKE calls so far */
 };
 
 struct na_ring; /* a producer's handle, ring.h */

@@ -122,7 +122,9 @@ static inline int nar_connect(struct na_reader *reader)
 		return -errno;
 	if (connect(reader->sock, (const struct sockaddr *)&at, sizeof(at)) < 0)
 		return -errno;
-	return nar_send(reader, NA_MSG_ATTACH);
+	/* EPIPE: turned away already; why is there to be read. */
+	int rc = nar_send(reader, NA_MSG_ATTACH);
+	return rc == -EPIPE ? 0 : rc;
 }
 
 /* ---- segments and page ---- */
@@ -309,6 +311,12 @@ static inline int nar_attach(struct na_reader *reader, const char *path, const c
 	memcpy(reader->feed, feed, strlen(feed));
 	memcpy(reader->name, name, strlen(name));
 	int rc = nar_connect(reader);
+	/* EAGAIN: many come at once and the daemon has not got round to us. */
+	for (int turn = 0; rc == -EAGAIN && turn < NA_READER_ATTACH_MS / 10; turn++) {
+		close(reader->sock);
+		(void)poll(NULL, 0, 10);
+		rc = nar_connect(reader);
+	}
 	if (rc < 0)
 		nar_fail(-rc, why, why_bytes, "%s: %s\nis nodeagentd running, and may this user reach it?", path, strerror(-rc));
 	if (rc == 0) {
