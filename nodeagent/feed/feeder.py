@@ -7,9 +7,13 @@ first packet on, offers its rings whenever a daemon is there, and outlives it.
 
 from __future__ import annotations
 
+import os
+
+# Before numpy comes in: its BLAS would start a thread for each CPU, to multiply nothing.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import contextlib
 import json
-import os
 import pathlib
 import signal
 import sys
@@ -20,7 +24,7 @@ from types import FrameType
 
 import click
 
-from nodeagent.errors import NodeagentError, UsageError
+from nodeagent.errors import NodeagentError, ParseError, UsageError
 from nodeagent.feed.offer import Offer, claim
 from nodeagent.feed.plan import (
     BETTER,
@@ -41,7 +45,6 @@ from nodeagent.native.feed import Counts, Feed, Format, Line, Options
 from nodeagent.native.ring import Producer, RingKind, Segment
 
 POLL_S = 0.1
-JOIN_S = 5.0
 
 
 def note_of(plan: FeederPlan, feed: Feed) -> str:
@@ -72,7 +75,8 @@ class Feeder:
         """Receives until SIGTERM, Ctrl-C or the end of the capture. Raises NodeagentError."""
         plan = self.plan
         if plan.housekeeping:
-            os.sched_setaffinity(0, CpuSet.parse(plan.housekeeping).ids)
+            for task in pathlib.Path("/proc/self/task").iterdir():
+                os.sched_setaffinity(int(task.name), plan.housekeeping.ids)
         dead = claim(plan.socket, plan.name)
         with contextlib.ExitStack() as stack:
             ticks = stack.enter_context(self._ring(RingKind.TICKS, plan.ring_capacity, dead))
@@ -137,8 +141,17 @@ class Feeder:
             offer.poll(POLL_S / 2)
         thread = threading.Thread(target=self._data, args=(feed,), name=f"feed {self.plan.name}")
         thread.start()
-        self._place(thread)
-        self._say.ready(self.plan, feed)
+        try:
+            self._place(thread)
+            self._say.ready(self.plan, feed)
+            self._attend(thread, feed, offer)
+        finally:
+            # Whatever happened here: nothing is taken apart under the data thread's hands.
+            feed.stop()
+            thread.join()
+        offer.poll(0)
+
+    def _attend(self, thread: threading.Thread, feed: Feed, offer: Offer) -> None:
         offered: bool | None = None
         while thread.is_alive():
             offer.poll(POLL_S)
@@ -148,11 +161,7 @@ class Feeder:
             if offer.refusal is not None:
                 # Another feeder has this feed, or we may not feed: nobody would ever read us.
                 self._error = offer.refusal
-                feed.stop()
-                break
-            thread.join(0)
-        thread.join(JOIN_S)
-        offer.poll(0)
+                return
 
     def _data(self, feed: Feed) -> None:
         try:
@@ -167,7 +176,7 @@ class Feeder:
         with contextlib.suppress(OSError):
             pathlib.Path(f"/proc/self/task/{tid}/comm").write_text(f"feed-{self.plan.name}"[:15])
         if self.plan.cpu:
-            os.sched_setaffinity(tid, CpuSet.parse(self.plan.cpu).ids)
+            os.sched_setaffinity(tid, self.plan.cpu.ids)
 
 
 def losses(counts: Counts, kernel_known: bool) -> dict[str, int | None]:
@@ -285,6 +294,13 @@ _FORMATS = click.Choice([f.name.lower() for f in Format])
 @click.option("--hugetlb", is_flag=True, help="Take the rings from the hugetlb pool.")
 @click.option("--first-seq", type=click.IntRange(0), default=0,
               help="Number a session begins with: what is missing at its head counts.")  # fmt: skip
+@click.option(
+    "--line-wait-ms",
+    type=click.FloatRange(0, 10_000),
+    default=20.0,
+    show_default=True,
+    help="Lines A and B: how long a silent line is waited for.",
+)
 @click.option("--busy", is_flag=True, help="Spin: only on a CPU that is this thread's alone.")
 @click.option("--cpu", metavar="CPUS", help="CPUs of the data thread.")
 @click.option("--housekeeping", metavar="CPUS", help="CPUs of all other threads.")
@@ -316,6 +332,7 @@ def command(
     node: int | None,
     hugetlb: bool,
     first_seq: int,
+    line_wait_ms: float,
     busy: bool,
     cpu: str | None,
     housekeeping: str | None,
@@ -354,6 +371,7 @@ def command(
             verify_checksums=verify_checksums,
             linger=linger,
             first_seq=first_seq,
+            wait_ns=int(line_wait_ms * 1e6),
             rate=rate,
             receive_bytes=receive_bytes,
         ),
@@ -362,11 +380,27 @@ def command(
         frames_bytes=frames_bytes,
         node=node,
         hugetlb=hugetlb,
-        housekeeping=housekeeping,
-        cpu=cpu,
+        housekeeping=_cpus("--housekeeping", housekeeping),
+        cpu=_cpus("--cpu", cpu),
         wait_readers=wait_readers,
     )
     Feeder(plan, Say(output == "json")).run()
+
+
+def _cpus(option: str, text: str | None) -> CpuSet | None:
+    """A CPU list that this process may run on. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        cpus = CpuSet.parse(text)
+    except ParseError as error:
+        raise UsageError(f"{option}: {error}") from error
+    allowed = CpuSet.of(os.sched_getaffinity(0))
+    if not cpus or not cpus <= allowed:
+        raise UsageError(
+            f"{option} {text}: this process may run on {allowed}", f"name CPUs of {allowed}"
+        )
+    return cpus
 
 
 def main() -> None:

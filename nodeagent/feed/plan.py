@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from nodeagent.errors import ConfigError, UnavailableError, UsageError
 from nodeagent.model.configfile import parse
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.settings import FeedSettings
 from nodeagent.native.feed import Format, Line, Options
 
@@ -45,10 +46,10 @@ class FeederPlan:
     """0: frames are not kept."""
     node: int | None = None
     hugetlb: bool = False
-    housekeeping: str | None = None
-    """CPU list of the main thread; None: where it is."""
-    cpu: str | None = None
-    """CPU list of the data thread; None: where it is."""
+    housekeeping: CpuSet | None = None
+    """CPUs of the main thread; None: where it is."""
+    cpu: CpuSet | None = None
+    """CPUs of the data thread; None: where it is."""
     wait_readers: int = 0
     """Capture: begin when that many readers are attached."""
 

@@ -24,7 +24,7 @@ MAX_PAYLOAD = 1400
 GROUPS = ("239.192.0.1", "239.192.0.2")
 """Lines A and B of the captures made here."""
 PORT = 26400
-_SOURCE = bytes((192, 0, 2, 1))
+SOURCE = ("192.0.2.1", 30000)
 _CLOSING = 5
 _EPOCH_US = 1_700_000_000_000_000
 
@@ -343,14 +343,20 @@ def _checksum(data: bytes) -> int:
     return (~rest & 0xFFFF) or 0xFFFF
 
 
-def frame(payload: bytes, *, group: str = GROUPS[0], port: int = PORT) -> bytes:
-    """An Ethernet frame with that UDP payload, checksums filled in."""
-    target = bytes(int(x) for x in group.split("."))
+def frame(
+    payload: bytes,
+    *,
+    group: str = GROUPS[0],
+    port: int = PORT,
+    source: tuple[str, int] = SOURCE,
+) -> bytes:
+    """An Ethernet frame with that UDP payload over IPv4, checksums filled in."""
+    target, origin = (bytes(int(x) for x in a.split(".")) for a in (group, source[0]))
     length = 8 + len(payload)
-    udp = struct.pack(">HHHH", 30000, port, length, 0) + payload
-    pseudo = _SOURCE + target + struct.pack(">HH", 17, length)
+    udp = struct.pack(">HHHH", source[1], port, length, 0) + payload
+    pseudo = origin + target + struct.pack(">HH", 17, length)
     udp = udp[:6] + struct.pack(">H", _checksum(pseudo + udp)) + payload
-    ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + length, 0, 0x4000, 1, 17, 0) + _SOURCE + target
+    ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + length, 0, 0x4000, 1, 17, 0) + origin + target
     ip = ip[:10] + struct.pack(">H", _checksum(ip)) + ip[12:]
     mac = bytes((0x01, 0x00, 0x5E, target[1] & 0x7F, target[2], target[3]))
     return mac + b"\x02\0\0\0\0\x01" + b"\x08\0" + ip + udp

@@ -70,7 +70,7 @@ def test_a_pcap_cut_anywhere_delivers_what_is_whole(tmp_path: pathlib.Path) -> N
     for data in FRAMES[:4]:
         sizes.append(sizes[-1] + 16 + len(data))
     path = tmp_path / "cut.pcap"
-    for cut in range(24, len(whole)):
+    for cut in range(24, len(whole), 3):
         _memory, counts, error = decode_file(path, whole[:cut], Format.PCAP)
         records = sum(1 for s in sizes[1:] if s <= cut)
         assert counts.packets == records

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -258,6 +259,7 @@ static int one_packet(struct na_feed *f, uint64_t now)
 	if (rc == 1) {
 		packet.rx_ns = now;
 		packet.drops = 0;
+		f->mold.lines = f->capture.lines; /* one more may have been found */
 		na_mold_packet(&f->mold, &packet);
 	}
 	return rc;
@@ -282,9 +284,11 @@ static int some_blocks(struct na_feed *f, uint64_t now)
 
 static int run_capture(struct na_feed *f)
 {
-	int packets = f->capture.format == NA_FORMAT_PCAP || f->capture.format == NA_FORMAT_PCAPNG, rc = 1;
+	int rc = na_capture_begin(&f->capture);
+	int packets = f->capture.format == NA_FORMAT_PCAP || f->capture.format == NA_FORMAT_PCAPNG;
 	uint64_t start = clock_ns(CLOCK_MONOTONIC);
 
+	rc = rc ? rc : 1;
 	if (!packets)
 		f->counts.first_seq = f->counts.next_seq = f->config.first_seq ? f->config.first_seq : 1;
 	while (rc == 1 && !stopping(f)) {
@@ -308,6 +312,8 @@ static int run_capture(struct na_feed *f)
 		sleep_on(f, 0, POLL_MS);
 		housekeeping(f, clock_ns(CLOCK_MONOTONIC));
 	}
+	if (rc == -ECANCELED)
+		return NA_FEED_STOPPED;
 	return rc < 0 ? rc : rc == 0 ? NA_FEED_ENDED : NA_FEED_STOPPED;
 }
 
@@ -352,17 +358,23 @@ int na_feed_new(const struct na_feed_config *config, struct na_ring *ticks, stru
 		return -errno;
 	na_messages_init(&f->messages, na_itch50_decode, &f->sink, &f->counts);
 	/* The order in a capture is what was on the wire: only its end gives a silent line up. */
-	rc = na_mold_init(&f->mold, &f->messages, &f->counts, capture ? 2 : config->lines, config->first_seq,
+	rc = na_mold_init(&f->mold, &f->messages, &f->counts, config->lines, config->first_seq,
 			  capture ? UINT64_MAX : config->wait_ns);
 	if (rc)
 		return rc;
 	if (capture) {
+		struct stat st;
+
 		rc = na_capture_init(&f->capture, config->fds[0], config->format, &f->counts);
+		if (rc)
+			return rc;
+		f->capture.wake = f->wake;
 		f->capture.verify = config->verify_checksums;
 		f->capture.learn = config->lines == 0;
 		f->capture.lines = config->lines < 2 ? config->lines : 2;
 		memcpy(f->capture.line, config->line, sizeof(f->capture.line));
-		return rc;
+		/* What is no capture is said at once where it can be: a pipe may have nothing to say yet. */
+		return fstat(config->fds[0], &st) == 0 && S_ISREG(st.st_mode) ? na_capture_begin(&f->capture) : 0;
 	}
 	for (uint32_t i = 0; i < config->lines && i < 2; i++) {
 		f->sockets = i + 1;

@@ -38,7 +38,7 @@ static int can_fill(const struct na_mold *m)
 	for (uint32_t i = 0; i < m->lines; i++) {
 		const struct na_mold_line *l = &m->line[i];
 
-		if (l->seen && l->next <= m->next && m->now_ns - l->last_rx_ns < m->wait_ns)
+		if (l->next <= m->next && m->now_ns - l->last_rx_ns < m->wait_ns)
 			return 1;
 	}
 	return 0;
@@ -193,8 +193,11 @@ static void begin_session(struct na_mold *m, const uint8_t *session, uint64_t se
 	m->gap_count = 0;
 	m->next = m->first && m->first <= seq ? m->first : seq;
 	m->horizon = m->next;
-	for (uint32_t i = 0; i < m->lines; i++)
+	/* A line not heard yet may be a packet behind: it has as long as any other. */
+	for (uint32_t i = 0; i < NA_MOLD_LINES; i++) {
 		m->line[i].next = m->next;
+		m->line[i].last_rx_ns = m->now_ns;
+	}
 	m->counts->sessions++;
 	m->counts->first_seq = m->counts->next_seq = m->next;
 	na_messages_note(m->messages, NA_KIND_SESSION, m->next, na_be16(session + 8), na_be64(session),
@@ -226,7 +229,6 @@ static int session_of(struct na_mold *m, const uint8_t *session, uint64_t seq)
 static void advance_line(struct na_mold_line *l, const struct na_packet *packet, uint64_t seq,
 			 uint64_t end)
 {
-	l->seen = 1;
 	l->last_rx_ns = packet->rx_ns;
 	if (NA_UNLIKELY(l->drops)) {
 		if (seq > l->next) {

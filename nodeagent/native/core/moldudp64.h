@@ -13,9 +13,8 @@
 #define NA_MOLD_QUIET_NS 5000000000ULL /* a session silent this long may be followed by any other */
 
 struct na_mold_line {
-	int seen;
 	uint64_t next;               /* everything below it has passed on this line */
-	uint64_t last_rx_ns;
+	uint64_t last_rx_ns;         /* at first: when the session began */
 	uint32_t drops;              /* kernel drops not yet tied to a range */
 	uint64_t drop_from, drop_to; /* numbers this line missed while the kernel dropped packets */
 };

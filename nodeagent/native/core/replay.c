@@ -132,6 +132,9 @@ int na_replay_new(int fd, uint32_t format, struct na_replay **out, struct na_cap
 		return -ENOMEM;
 	int rc = na_capture_init(&c, fd, format, &counts);
 
+	if (rc == 0)
+		rc = na_capture_begin(&c);
+
 	if (rc == 0) {
 		c.learn = 1;
 		r->framed = c.format == NA_FORMAT_PCAP || c.format == NA_FORMAT_PCAPNG;

@@ -26,7 +26,8 @@ static int fail(struct na_capture *c, uint32_t kind, uint64_t said, uint64_t fou
 	return kind == NA_CAPTURE_IO ? -EIO : kind == NA_CAPTURE_CUT ? -ENODATA : -EINVAL;
 }
 
-/* At least n bytes at c->at. 1: there; 0: the file ended before (c->have - c->at are left); -EIO. */
+/* At least n bytes at c->at. 1: there; 0: the file ended before (c->have - c->at are left); -EIO;
+ * -ECANCELED. */
 static int fill(struct na_capture *c, size_t n)
 {
 	while (c->have - c->at < n) {
@@ -37,16 +38,15 @@ static int fill(struct na_capture *c, size_t n)
 			c->have -= c->at;
 			c->at = 0;
 		}
+		/* A regular file is always readable; a pipe may keep us waiting, but not for ever. */
+		struct pollfd p[2] = {{.fd = c->fd, .events = POLLIN}, {.fd = c->wake, .events = POLLIN}};
+
+		if (poll(p, 2, -1) > 0 && (p[1].revents & POLLIN))
+			return -ECANCELED;
 		ssize_t got = read(c->fd, c->buffer + c->have, NA_CAPTURE_BUFFER - c->have);
 
-		if (got < 0 && errno == EINTR)
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
-		if (got < 0 && errno == EAGAIN) {
-			struct pollfd p = {.fd = c->fd, .events = POLLIN};
-
-			poll(&p, 1, 100);
-			continue;
-		}
 		if (got < 0) {
 			c->error.err = errno;
 			return fail(c, NA_CAPTURE_IO, n, c->have - c->at);
@@ -144,11 +144,18 @@ int na_capture_init(struct na_capture *c, int fd, uint32_t format, struct na_fee
 {
 	memset(c, 0, sizeof(*c));
 	c->fd = fd;
+	c->wake = -1;
+	c->format = format;
 	c->counts = counts;
 	c->soup_seq = 1;
 	c->buffer = malloc(NA_CAPTURE_BUFFER);
-	if (!c->buffer)
-		return -ENOMEM;
+	return c->buffer ? 0 : -ENOMEM;
+}
+
+int na_capture_begin(struct na_capture *c)
+{
+	if (c->begun)
+		return 0;
 	int rc = fill(c, 24);
 
 	if (rc < 0)
@@ -156,7 +163,8 @@ int na_capture_init(struct na_capture *c, int fd, uint32_t format, struct na_fee
 	size_t n = c->have - c->at;
 	uint32_t seen = guess(c->buffer, n);
 
-	c->format = format ? format : seen;
+	c->begun = 1;
+	c->format = c->format ? c->format : seen;
 	if (n == 0 && (c->format == NA_FORMAT_BINARYFILE || c->format == NA_FORMAT_SOUP))
 		return 0;
 	memcpy(c->error.head, c->buffer, n < 16 ? n : 16);

@@ -11,6 +11,8 @@
 
 struct na_capture {
 	int fd;
+	int wake;        /* when this becomes readable, waiting for a pipe ends: -ECANCELED; -1: never */
+	int begun;
 	uint32_t format; /* NA_FORMAT_* */
 	uint8_t *buffer;
 	size_t at, have;
@@ -35,8 +37,10 @@ struct na_capture {
 	struct na_capture_error error;
 };
 
-/* 0; -ENOMEM; -EINVAL with c->error when the bytes are no format we know. */
+/* 0 or -ENOMEM. Reads nothing yet. */
 int na_capture_init(struct na_capture *c, int fd, uint32_t format, struct na_feed_counts *counts);
+/* Tells the format. 0; -EINVAL with c->error when the bytes are none we know. Again: 0. */
+int na_capture_begin(struct na_capture *c);
 void na_capture_deinit(struct na_capture *c);
 /* pcap, pcapng: the next UDP payload that is ours. 1; 0 at the end; -errno with c->error.
  * The payload stands in c's buffer until the next call. */
