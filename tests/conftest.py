@@ -31,3 +31,16 @@ def as_root() -> None:
     """Skips with a sentence when not root."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
+
+
+@pytest.fixture
+def rights() -> None:
+    """Skips with a sentence where eBPF programs may not be loaded."""
+    from nodeagent.errors import NodeagentError
+    from nodeagent.probe.loader import BpfObject
+
+    try:
+        with BpfObject("selftest") as programs:
+            programs.load()
+    except NodeagentError as error:
+        pytest.skip(str(error))

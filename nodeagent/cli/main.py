@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "events": ("nodeagent.cli.status:events", "What happened on this node."),
     "fleet": ("nodeagent.cli.fleet:fleet", "All nodes, as their controller knows them."),
     "completion": ("nodeagent.cli.completion:completion", "Shell completion for bash, zsh, fish."),
+    "probe": ("nodeagent.cli.probe:probe", "Latency jitter, measured with eBPF."),
 }
 """Every command, its home, and the line that `nodeagentctl --help` shows for it."""
 

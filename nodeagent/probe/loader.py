@@ -18,7 +18,7 @@ from nodeagent.probe import sentence
 OBJECTS = pathlib.Path(__file__).parent / "objects"
 """Where the build put the programs; empty in a build without clang."""
 
-CAPABILITIES = {"CAP_PERFMON": 38, "CAP_BPF": 39}
+CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 CAP_SYS_ADMIN = 21
 """Stands for both. Source: include/uapi/linux/capability.h."""
 

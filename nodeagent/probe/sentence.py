@@ -41,7 +41,8 @@ def no_btf() -> NodeagentError:
 def no_rights(missing: tuple[str, ...]) -> NodeagentError:
     """Capabilities are missing."""
     return RightsError(
-        f"nodeagent may not load eBPF programs: {' and '.join(missing)} missing",
+        f"nodeagent may not load eBPF programs: {' and '.join(missing)} "
+        f"{'is' if len(missing) == 1 else 'are'} missing",
         "run it as root, or let nodeagent-actor load them (systemd unit nodeagent-actor.service)",
     )
 

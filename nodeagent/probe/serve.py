@@ -88,7 +88,7 @@ def load(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
             raise sentence.isolated(isolated)
         _held = _load(mode, gated, kinds)
     except NodeagentError as error:
-        return _describe(kinds, reason=sentence.text(error)), []
+        return _describe(kinds, error=error), []
     return _held.description, list(_held.fds)
 
 
@@ -145,12 +145,14 @@ def _load(mode: str, gated: CpuSet, kinds: tuple[Capability, ...]) -> _Loaded:
 
 
 def _describe(
-    kinds: tuple[Capability, ...], *, reason: str | None = None, **more: object
+    kinds: tuple[Capability, ...], *, error: NodeagentError | None = None, **more: object
 ) -> dict[str, Any]:
     """Plain values only: it travels as JSON or msgpack."""
     return {
-        "available": reason is None,
-        "reason": reason,
+        "available": error is None,
+        "reason": None if error is None else sentence.text(error),
+        "sentence": "" if error is None else str(error),
+        "remedy": "" if error is None else error.remedy,
         "capabilities": [asdict(kind) for kind in kinds],
         **more,
     }

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodeagent.errors import NodeagentError
 from nodeagent.probe import serve
-from nodeagent.probe.loader import BpfObject, missing_rights
 from nodeagent.probe.runq import ProbeReader
 
 CPU = max(os.sched_getaffinity(0))
@@ -30,18 +28,6 @@ after = open("/proc/self/schedstat").read()
 print(before.strip(), after.strip(), flush=True)
 sys.stdin.readline()
 """
-
-
-@pytest.fixture
-def rights() -> None:
-    """Skips with a sentence where eBPF programs may not be loaded."""
-    try:
-        missing = missing_rights()
-        with BpfObject("selftest") as programs:
-            programs.load()
-    except NodeagentError as error:
-        pytest.skip(str(error))
-    assert not missing
 
 
 @pytest.fixture

@@ -1,0 +1,75 @@
+"""A person's own BCC script: missing, ending, failing, and not ending."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from nodeagent.errors import UnavailableError
+from nodeagent.probe import bcc
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def packages(tmp_path: pathlib.Path, rights: None) -> pathlib.Path:
+    """A folder with a bcc module, and one more that must not be seen."""
+    for name in ("bcc", "other"):
+        (tmp_path / "dist" / name).mkdir(parents=True)
+        (tmp_path / "dist" / name / "__init__.py").write_text("where = __file__\n")
+    return tmp_path / "dist"
+
+
+def write(folder: pathlib.Path, code: str) -> pathlib.Path:
+    """A script."""
+    path = folder / "script.py"
+    path.write_text(code)
+    return path
+
+
+def test_missing_bcc_is_a_sentence_with_the_package(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        bcc.run(write(tmp_path, ""), packages=tmp_path / "none")
+    assert caught.value.remedy == "apt-get install python3-bpfcc"
+
+
+def test_the_distributions_module_is_seen_and_nothing_else(
+    tmp_path: pathlib.Path, packages: pathlib.Path
+) -> None:
+    script = write(
+        tmp_path,
+        "import sys, bcc\n"
+        "assert sys.argv[1:] == ['a', 'b']\n"
+        "try:\n    import other\nexcept ImportError:\n    sys.exit(7)\n",
+    )
+    assert bcc.run(script, ["a", "b"], packages=packages) == bcc.Done(code=7, stopped=False)
+
+
+def test_one_that_ignores_every_signal_is_stopped(
+    tmp_path: pathlib.Path, packages: pathlib.Path
+) -> None:
+    script = write(
+        tmp_path,
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(600)\n",
+    )
+    done = bcc.run(script, seconds=0.5, packages=packages)
+    assert done.stopped and done.code == -9
+
+
+@pytest.mark.bpf
+def test_the_real_one(tmp_path: pathlib.Path, rights: None) -> None:
+    if not (bcc.PACKAGES / "bcc").is_dir():
+        pytest.skip("python3-bpfcc is not installed")
+    script = write(
+        tmp_path,
+        "from bcc import BPF\n"
+        "b = BPF(text='BPF_ARRAY(seen, u64, 1);"
+        " RAW_TRACEPOINT_PROBE(sched_switch) { seen.increment(0); return 0; }')\n"
+        "import time; time.sleep(0.3)\n"
+        "assert b['seen'][0].value > 0\n",
+    )
+    assert bcc.run(script, seconds=60).code == 0
