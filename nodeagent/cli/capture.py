@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from nodeagent.cli.main import Invocation
-from nodeagent.errors import NodeagentError, UsageError
+from nodeagent.errors import UsageError
 
 if TYPE_CHECKING:
     from nodeagent.discover.redact import Masks
@@ -38,7 +36,7 @@ def capture(
     environments, command lines and logs are never read.
     """
     from nodeagent.cli.host import open_root, read_root
-    from nodeagent.cli.output import note
+    from nodeagent.cli.output import note, write_whole
     from nodeagent.discover.redact import Masks, redact
 
     if file is None and not list_:
@@ -54,7 +52,7 @@ def capture(
     from nodeagent.discover.capture import render
 
     assert file is not None
-    _write(file, render(table))
+    write_whole(file, render(table), mode=0o600)
     masked = ", ".join(f"{count} {kind}" for kind, count in sorted(masks.counts.items()))
     note(f"{file}: {len(table)} entries; masked: {masked or 'nothing'}")
     return 0
@@ -78,29 +76,6 @@ def _secret(key: str | None) -> bytes | None:
             _NEW_KEY,
         )
     return secret
-
-
-def _write(file: str, text: str) -> None:
-    """The whole file or none of it; readable by its owner only."""
-    if file == "-":
-        sys.stdout.write(text)
-        return
-    temporary = f"{file}.{os.getpid()}.tmp"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-            Path(temporary).replace(file)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise NodeagentError(
-            f"{file} could not be written: {error.strerror}", "give a path with room and rights"
-        ) from error
 
 
 def _list(table: dict[str, Entry], masks: Masks) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
+
+from nodeagent.errors import NodeagentError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,3 +48,26 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else int(os.environ.get("COLUMNS", "100"))
     return Console(file=stream, highlight=False, width=width, soft_wrap=width is None)
+
+
+def write_whole(file: str, text: str, *, mode: int = 0o644) -> None:
+    """Writes the whole file or none of it; `-` is stdout. Raises NodeagentError."""
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    temporary = f"{file}.{os.getpid()}.tmp"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+            Path(temporary).replace(file)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise NodeagentError(
+            f"{file} could not be written: {error.strerror}", "give a path with room and rights"
+        ) from error

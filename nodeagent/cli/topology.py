@@ -43,7 +43,12 @@ def show(invocation: Invocation, svg: str | None) -> int:
     from nodeagent.cli.output import emit_json
 
     snapshot = read_host(invocation)
-    if invocation.output != "table":
+    if svg is not None:
+        from nodeagent.cli.output import write_whole
+        from nodeagent.cli.render.topology_svg import topology_svg
+
+        write_whole(svg, topology_svg(snapshot))
+    elif invocation.output != "table":
         from nodeagent.cli.render.topology_json import topology_json
 
         emit_json("topology", topology_json(snapshot))

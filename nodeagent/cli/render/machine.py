@@ -322,8 +322,8 @@ def _device(snapshot: Snapshot, function: PciFunction) -> Item:
         facts.append("no driver")
     return Item(
         kind=kind,
-        title=" ".join([title, function.bdf, *filter(None, names)]),
-        facts=tuple(facts),
+        title=f"{title} {function.bdf}",
+        facts=(*filter(None, names), *facts),
         odd=odd,
     )
 
