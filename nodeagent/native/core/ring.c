@@ -21,7 +21,8 @@
 #define NA_SAMPLED_PAGES 64
 
 #ifdef NODEAGENT_KILL_POINTS
-/* "NAME" or "NAME:N": the process ends at the N-th time (from 1) it passes that point. Set by the test's program. */
+/* "NAME" or "NAME:N": the process ends at the N-th time (from 1) it passes that point; "*:N" counts every point. Set by
+ * the test's program. */
 const char *na_kill_at;
 static uint64_t na_kill_passed;
 
@@ -30,8 +31,8 @@ void na_kill_point(const char *name)
 	const char *at = na_kill_at;
 	if (!at)
 		return;
-	size_t length = strlen(name);
-	if (strncmp(at, name, length) != 0 || (at[length] && at[length] != ':'))
+	size_t length = *at == '*' ? 1 : strlen(name);
+	if ((*at != '*' && strncmp(at, name, length) != 0) || (at[length] && at[length] != ':'))
 		return;
 	uint64_t n = at[length] ? strtoull(at + length + 1, NULL, 10) : 1;
 	if (++na_kill_passed == n)

@@ -38,7 +38,9 @@ NA_STATIC_ASSERT(sizeof(struct na_ring_msg) == 128, "message");
 NA_STATIC_ASSERT(NA_RING_SYMBOLS_OFFSET + NA_RING_SYMBOLS_MAX * sizeof(struct na_symbol) <= NA_RING_HUGE_BYTES,
                  "the symbol table fits before the data");
 
-#if defined(__SANITIZE_THREAD__)
+/* NA_PLAIN_PAYLOAD: the proof that ThreadSanitizer would complain otherwise. */
+#if defined(NA_PLAIN_PAYLOAD)
+#elif defined(__SANITIZE_THREAD__)
 #define NA_TSAN 1
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
