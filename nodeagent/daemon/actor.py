@@ -1,0 +1,456 @@
+"""nodeagent-actor: the process with the rights. A closed list of typed actions on a Unix socket.
+
+No network, no configuration but its command line, one action at a time. SIGTERM and SIGKILL leave
+every pin as it is; the next start completes or reverts the one action that was in flight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import grp
+import os
+import pwd
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nodeagent.errors import ActError, NodeagentError, UsageError
+from nodeagent.model.actions import (
+    MAX_DATAGRAM,
+    MAX_ENTRIES,
+    MAX_MESSAGE,
+    Answer,
+    Call,
+    JournalRequest,
+    LoadProbeRequest,
+    MoveToCpusetRequest,
+    Result,
+    SetAffinityRequest,
+    StatusRequest,
+    UndoRequest,
+    to_action,
+    to_line,
+)
+from nodeagent.model.placement import Consent, Outcome
+from nodeagent.pin.actor import Actor, Asked
+from nodeagent.pin.audit import Audit
+from nodeagent.pin.undo import Journal
+
+SOCKET = "actor.sock"
+LOCK = "actor.lock"
+ADMIN_GROUP = "nodeagent-admin"
+MAX_CLIENTS = 16
+_SO_PEERGROUPS = 59
+"""include/uapi/asm-generic/socket.h, Linux 28b5ba2aa0f5 (v4.13)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is at the other end, as the kernel says."""
+
+    pid: int
+    uid: int
+    gid: int
+    groups: frozenset[int]
+
+    def __str__(self) -> str:
+        try:
+            name = pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            name = str(self.uid)
+        return f"{name} (pid {self.pid})"
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """What a handler may use. `kept` lives as long as the actor: BPF links, for one."""
+
+    actor: Actor
+    peer: Peer
+    call: Call
+    kept: dict[str, Any] = field(default_factory=dict)
+    recovered: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> Asked:
+        """For journal and audit record."""
+        return Asked(
+            by=str(self.peer), why=self.call.why, override_freeze=self.call.override_freeze
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer and the descriptors that go with it, which are the handler's to close."""
+
+    answer: Answer
+    fds: tuple[int, ...] = ()
+
+
+def _act(request: SetAffinityRequest | MoveToCpusetRequest, context: Context) -> Reply:
+    action = to_action(request)
+    done = context.actor.perform(action, context.asked)
+    result = Result(
+        outcome=done.outcome,
+        message=done.message[:MAX_MESSAGE],
+        read_back=done.read_back,
+        journal_id=done.journal_id,
+        workload=action.workload,
+        pid=action.target.pid,
+    )
+    return Reply(answer=Answer(seq=context.call.seq, results=[result]))
+
+
+def _undo(request: UndoRequest, context: Context) -> Reply:
+    undone = context.actor.undo(request.workload, context.asked, limit=MAX_ENTRIES)
+    results = [
+        Result(
+            outcome=u.result.outcome,
+            message=u.result.message[:MAX_MESSAGE],
+            read_back=u.result.read_back,
+            journal_id=u.result.journal_id,
+            workload=u.entry.open.workload,
+            pid=u.entry.open.pid,
+        )
+        for u in undone
+    ]
+    tried = {u.entry.id for u in undone}
+    waiting = [e for e in context.actor.entries if request.workload in (None, e.open.workload)]
+    # Those that could not be undone are still there: another round is for the others.
+    moved = any(u.result.outcome in (Outcome.DONE, Outcome.GONE) for u in undone)
+    more = moved and any(e.id not in tried for e in waiting)
+    return Reply(answer=Answer(seq=context.call.seq, results=results, more=more))
+
+
+def _journal(request: JournalRequest, context: Context) -> Reply:
+    later = [e for e in context.actor.entries if e.id > request.after]
+    lines = [to_line(e.public()) for e in later[:MAX_ENTRIES]]
+    return Reply(answer=Answer(seq=context.call.seq, entries=lines, more=len(later) > MAX_ENTRIES))
+
+
+def _status(request: StatusRequest, context: Context) -> Reply:
+    return Reply(
+        answer=Answer(
+            seq=context.call.seq,
+            facts={
+                "pid": os.getpid(),
+                "allow": sorted(context.actor.allow),
+                "frozen": context.actor.frozen(),
+                "entries": len(context.actor.entries),
+                "recovered": list(context.recovered),
+                "probes": sorted(context.kept),
+            },
+        )
+    )
+
+
+def _no_probe(request: LoadProbeRequest, context: Context) -> Reply:
+    raise ActError(
+        f"this build has no program {request.program!r} to load",
+        "build with -Dbpf=enabled and libbpf",
+    )
+
+
+Handler = Callable[[Any, Context], Reply]
+
+ACTIONS: dict[type[msgspec.Struct], Handler] = {
+    SetAffinityRequest: _act,
+    MoveToCpusetRequest: _act,
+    UndoRequest: _undo,
+    JournalRequest: _journal,
+    StatusRequest: _status,
+    LoadProbeRequest: _no_probe,
+}
+"""The closed list. A handler raises NodeagentError for what it refuses as a whole."""
+
+
+class Server:
+    """The socket, and the loop that takes one call after the other."""
+
+    def __init__(
+        self, run_dir: Path, actor: Actor, recovered: tuple[str, ...], daemon_uid: int | None
+    ) -> None:
+        self._path = run_dir / SOCKET
+        self._actor = actor
+        self._recovered = recovered
+        self._uids = {0, os.geteuid()} | ({daemon_uid} if daemon_uid is not None else set())
+        self._kept: dict[str, Any] = {}
+        self._clients: dict[int, tuple[socket.socket, Peer]] = {}
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ended = False
+        self._admin = _group_id(ADMIN_GROUP)
+        self._path.unlink(missing_ok=True)
+        self._listening = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        # Who may speak is decided by the peer's credentials; the mode only keeps strangers out.
+        old = os.umask(0o177)
+        try:
+            self._listening.bind(str(self._path))
+        finally:
+            os.umask(old)
+        self._open_to_group(daemon_uid)
+        self._listening.listen(MAX_CLIENTS)
+
+    def _open_to_group(self, daemon_uid: int | None) -> None:
+        gid = self._admin
+        if gid is None and daemon_uid not in (None, os.geteuid()):
+            gid = pwd.getpwuid(daemon_uid or 0).pw_gid
+        if gid is not None and os.geteuid() == 0:
+            os.chown(self._path, -1, gid)
+            self._path.chmod(0o660)
+            if self._admin is not None and daemon_uid not in (None, 0):
+                # The daemon's user is in no admin group: it gets in as the owner.
+                os.chown(self._path, daemon_uid or 0, -1)
+
+    def stop(self, *_: object) -> None:
+        """From a signal handler: ends the loop after the action in progress."""
+        self._ended = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
+
+    def serve(self) -> None:
+        """Until `stop`."""
+        poll = select.poll()
+        poll.register(self._listening, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        while not self._ended:
+            for fd, _ in poll.poll():
+                if fd == self._listening.fileno():
+                    self._accept(poll)
+                elif fd in self._clients:
+                    self._read(fd, poll)
+        self._listening.close()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self, poll: select.poll) -> None:
+        try:
+            client, _ = self._listening.accept()
+        except OSError:
+            return
+        client.setblocking(False)
+        peer = _peer(client)
+        allowed = peer.uid in self._uids or (self._admin is not None and self._admin in peer.groups)
+        if not allowed or len(self._clients) >= MAX_CLIENTS:
+            why = (
+                f"user {peer} may not ask the actor for anything"
+                if not allowed
+                else f"{MAX_CLIENTS} callers are connected already"
+            )
+            remedy = f"be root, or in group {ADMIN_GROUP}" if not allowed else "try again later"
+            _send(client, Reply(answer=Answer(seq=0, error=why, remedy=remedy)))
+            client.close()
+            return
+        self._clients[client.fileno()] = (client, peer)
+        poll.register(client, select.POLLIN)
+
+    def _read(self, fd: int, poll: select.poll) -> None:
+        client, peer = self._clients[fd]
+        try:
+            data = client.recv(MAX_DATAGRAM)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or not _send(client, self._answer(data, peer)):
+            poll.unregister(client)
+            client.close()
+            del self._clients[fd]
+
+    def _answer(self, data: bytes, peer: Peer) -> Reply:
+        try:
+            call = msgspec.json.decode(data, type=Call)
+        except msgspec.MsgspecError as error:
+            return Reply(
+                answer=Answer(
+                    seq=_seq_of(data),
+                    error=f"the call is not understood: {error}",
+                    remedy="actor and daemon are of different versions: restart both",
+                )
+            )
+        context = Context(
+            actor=self._actor,
+            peer=peer,
+            call=call,
+            kept=self._kept,
+            recovered=self._recovered,
+        )
+        try:
+            return ACTIONS[type(call.request)](call.request, context)
+        except NodeagentError as error:
+            return Reply(answer=Answer(seq=call.seq, error=str(error), remedy=error.remedy))
+
+
+class _Seq(msgspec.Struct):
+    seq: int = 0
+
+
+def _seq_of(data: bytes) -> int:
+    try:
+        return msgspec.json.decode(data, type=_Seq).seq
+    except msgspec.MsgspecError:
+        return 0
+
+
+def _send(client: socket.socket, reply: Reply) -> bool:
+    """False: the caller is gone, or does not read."""
+    data = msgspec.json.encode(reply.answer)
+    try:
+        if reply.fds:
+            socket.send_fds(client, [data], list(reply.fds))
+        else:
+            client.send(data)
+    except OSError:
+        return False
+    return True
+
+
+def _peer(client: socket.socket) -> Peer:
+    pid, uid, gid = struct.unpack(
+        "3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    try:
+        raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4096)
+    except OSError:
+        raw = b""
+    groups = struct.unpack(f"{len(raw) // 4}I", raw[: len(raw) // 4 * 4])
+    return Peer(pid=pid, uid=uid, gid=gid, groups=frozenset((gid, *groups)))
+
+
+def _group_id(name: str) -> int | None:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="nodeagent-actor",
+        description="Performs typed actions on this host, one at a time, each with its undo.",
+        epilog="example: nodeagent-actor --allow threads,cgroup",
+    )
+    parser.add_argument("--run-dir", type=Path, default=Path("/run/nodeagent"))
+    parser.add_argument("--state-dir", type=Path, default=Path("/var/lib/nodeagent"))
+    parser.add_argument(
+        "--allow",
+        default="",
+        metavar="CLASSES",
+        help="comma-separated classes of consent: threads, cgroup (default: none)",
+    )
+    parser.add_argument(
+        "--user", default=None, help="the daemon's user (default: nodeagent where it exists)"
+    )
+    return parser.parse_args(argv)
+
+
+def _consents(text: str) -> frozenset[Consent]:
+    words = [w.strip() for w in text.split(",") if w.strip()]
+    known = {str(c) for c in Consent}
+    for word in words:
+        if word not in known:
+            raise UsageError(
+                f"--allow: saw {word!r}, expected some of {', '.join(sorted(known))}",
+                "nodeagent-actor --help",
+            )
+    return frozenset(Consent(w) for w in words)
+
+
+def _user_id(name: str | None) -> int | None:
+    try:
+        return pwd.getpwnam(name or "nodeagent").pw_uid
+    except KeyError:
+        if name is None:
+            return None
+        raise UsageError(f"--user: there is no user {name!r}", "create it first") from None
+
+
+def _hold_lock(run_dir: Path) -> int:
+    try:
+        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fd = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ActError(
+            f"{run_dir / LOCK}: cannot be made: {error.strerror}", "give another --run-dir"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise ActError(
+            f"{run_dir / LOCK}: another actor runs already (pid {pid or 'unknown'})",
+            "stop it, or give another --run-dir and --state-dir",
+        ) from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _notify_ready() -> None:
+    """sd_notify(3) by hand: one datagram, and no library in the process with the rights."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+    ):
+        sock.connect("\0" + address[1:] if address.startswith("@") else address)
+        sock.send(b"READY=1")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"nodeagent-actor: {text}\n")
+    sys.stderr.flush()
+
+
+def _run(argv: list[str] | None) -> None:
+    arguments = _arguments(argv)
+    allow = _consents(arguments.allow)
+    daemon_uid = _user_id(arguments.user)
+    lock = _hold_lock(arguments.run_dir)
+    journal = Journal(arguments.state_dir / "journal")
+    actor = Actor(journal, Audit(arguments.state_dir), allow=allow, run_dir=arguments.run_dir)
+    recovered = actor.recover()
+    for sentence in recovered:
+        _say(sentence)
+    try:
+        server = Server(arguments.run_dir, actor, recovered, daemon_uid)
+    except OSError as error:
+        raise ActError(
+            f"{arguments.run_dir / SOCKET}: cannot be served: {error.strerror}",
+            "give a --run-dir that this user may write to (a path below 108 bytes)",
+        ) from error
+    signal.signal(signal.SIGTERM, server.stop)
+    signal.signal(signal.SIGINT, server.stop)
+    _say(
+        f"ready on {arguments.run_dir / SOCKET}; allowed: {', '.join(sorted(allow)) or 'nothing'}; "
+        f"{len(actor.entries)} actions can be undone"
+    )
+    _notify_ready()
+    server.serve()
+    journal.close()
+    os.close(lock)
+    _say(f"stopped; {len(actor.entries)} pins stay as they are")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of `nodeagent-actor`."""
+    try:
+        _run(argv)
+    except NodeagentError as error:
+        sys.stderr.write(f"error: {error}\n")
+        if error.remedy:
+            sys.stderr.write(f"remedy: {error.remedy}\n")
+        sys.exit(error.exit_code)

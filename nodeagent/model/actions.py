@@ -1,0 +1,256 @@
+"""What the daemon and the actor say to one another: one JSON object a datagram.
+
+A closed list: the actor performs these requests and nothing else. Sets of CPUs travel as cpulists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import (
+    Action,
+    ActionResult,
+    MoveToCpuset,
+    Outcome,
+    SetAffinity,
+    Target,
+)
+
+MAX_DATAGRAM = 128 << 10
+"""Bytes; below the kernel's default socket buffer (net.core.wmem_default, 208 KiB)."""
+MAX_ENTRIES = 100
+"""Journal entries (or results) in one answer; `more` says that others follow."""
+MAX_MESSAGE = 800
+"""Characters of one result's message."""
+
+
+class _Request(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True
+):
+    """Tagged by `do`."""
+
+
+class SetAffinityRequest(_Request, frozen=True, kw_only=True, tag="set_affinity"):
+    """See model.placement.SetAffinity."""
+
+    workload: str
+    pid: int
+    tid: int
+    start_time: int
+    cpus: str
+    before: str
+
+
+class MoveToCpusetRequest(_Request, frozen=True, kw_only=True, tag="move_to_cpuset"):
+    """See model.placement.MoveToCpuset."""
+
+    workload: str
+    pid: int
+    start_time: int
+    cpuset: str
+    cpus: str
+    mems: str
+    before: str
+
+
+class UndoRequest(_Request, frozen=True, kw_only=True, tag="undo"):
+    """Undo what the journal holds, newest first. `workload` None: of all."""
+
+    workload: str | None = None
+
+
+class JournalRequest(_Request, frozen=True, kw_only=True, tag="journal"):
+    """The open entries with an id above `after`, ascending."""
+
+    after: int = 0
+
+
+class StatusRequest(_Request, frozen=True, kw_only=True, tag="status"):
+    """Who the actor is and what it may do."""
+
+
+class LoadProbeRequest(_Request, frozen=True, kw_only=True, tag="load_probe"):
+    """Load a BPF object of ours and hand its map descriptors over; the actor keeps the links."""
+
+    program: str
+    options: dict[str, str | int | bool] = {}
+
+
+Request = (
+    SetAffinityRequest
+    | MoveToCpusetRequest
+    | UndoRequest
+    | JournalRequest
+    | StatusRequest
+    | LoadProbeRequest
+)
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request. `why` and `override_freeze` (a reason; empty: none) go into the audit record."""
+
+    seq: int
+    request: Request
+    why: str = ""
+    override_freeze: str = ""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """ActionResult on the wire, with what it was about."""
+
+    outcome: str
+    message: str
+    read_back: str | None = None
+    journal_id: int | None = None
+    workload: str = ""
+    pid: int = 0
+
+    def result(self) -> ActionResult:
+        """As the model has it."""
+        return ActionResult(
+            outcome=Outcome(self.outcome),
+            message=self.message,
+            read_back=self.read_back,
+            journal_id=self.journal_id,
+        )
+
+
+class EntryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """JournalEntry on the wire."""
+
+    id: int
+    act: str
+    state: str
+    workload: str
+    pid: int
+    start_time: int
+    before: str
+    cpus: str
+    cpuset: str
+    at_ns: int
+    by: str
+    why: str
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer to one call, of the same `seq`.
+
+    `error` (with `remedy`): the call was not understood or not allowed, and nothing was tried.
+    `fds` names the descriptors that come along (SCM_RIGHTS), in their order. `facts`: what a
+    handler has to say beyond that.
+    """
+
+    seq: int
+    results: list[Result] = []
+    entries: list[EntryLine] = []
+    more: bool = False
+    error: str = ""
+    remedy: str = ""
+    fds: list[str] = []
+    facts: dict[str, str | int | float | bool | list[str] | None] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """One action that can be undone. `state`: open (in flight), done or undoing.
+
+    `before` is the union of the threads' masks before, `cpus` what was written; `at_ns`
+    CLOCK_REALTIME; `by` the peer that asked, as the kernel named it.
+    """
+
+    id: int
+    act: str
+    state: str
+    workload: str
+    pid: int
+    start_time: int
+    before: CpuSet
+    cpus: CpuSet
+    cpuset: str
+    at_ns: int
+    by: str
+    why: str
+
+
+def to_request(action: Action) -> SetAffinityRequest | MoveToCpusetRequest:
+    """An action as it travels."""
+    match action:
+        case SetAffinity():
+            return SetAffinityRequest(
+                workload=action.workload,
+                pid=action.target.pid,
+                tid=action.target.tid,
+                start_time=action.target.start_time,
+                cpus=str(action.cpus),
+                before=str(action.before),
+            )
+        case MoveToCpuset():
+            return MoveToCpusetRequest(
+                workload=action.workload,
+                pid=action.target.pid,
+                start_time=action.target.start_time,
+                cpuset=action.cpuset,
+                cpus=str(action.cpus),
+                mems=str(action.mems),
+                before=action.before,
+            )
+
+
+def to_action(request: SetAffinityRequest | MoveToCpusetRequest) -> Action:
+    """The action that travelled. Raises ParseError for a list that is none."""
+    match request:
+        case SetAffinityRequest():
+            return SetAffinity(
+                workload=request.workload,
+                target=Target(pid=request.pid, tid=request.tid, start_time=request.start_time),
+                cpus=CpuSet.parse(request.cpus),
+                before=CpuSet.parse(request.before),
+            )
+        case MoveToCpusetRequest():
+            return MoveToCpuset(
+                workload=request.workload,
+                target=Target(pid=request.pid, tid=0, start_time=request.start_time),
+                cpuset=request.cpuset,
+                cpus=CpuSet.parse(request.cpus),
+                mems=CpuSet.parse(request.mems),
+                before=request.before,
+            )
+
+
+def to_line(entry: JournalEntry) -> EntryLine:
+    """A journal entry as it travels."""
+    return EntryLine(
+        id=entry.id,
+        act=entry.act,
+        state=entry.state,
+        workload=entry.workload,
+        pid=entry.pid,
+        start_time=entry.start_time,
+        before=str(entry.before),
+        cpus=str(entry.cpus),
+        cpuset=entry.cpuset,
+        at_ns=entry.at_ns,
+        by=entry.by,
+        why=entry.why,
+    )
+
+
+def to_entry(line: EntryLine) -> JournalEntry:
+    """The journal entry that travelled."""
+    return JournalEntry(
+        id=line.id,
+        act=line.act,
+        state=line.state,
+        workload=line.workload,
+        pid=line.pid,
+        start_time=line.start_time,
+        before=CpuSet.parse(line.before),
+        cpus=CpuSet.parse(line.cpus),
+        cpuset=line.cpuset,
+        at_ns=line.at_ns,
+        by=line.by,
+        why=line.why,
+    )

@@ -1,0 +1,632 @@
+"""`Actor`: performs actions one at a time, each with its undo on the disk first.
+
+Every act goes the same way: consent, freeze, target still the same process, former value read,
+journal written and synced, change, read back, journal closed or kept for undo, audit record.
+What fails on the way is put back; where that fails too, the entry stays open and the outcome is
+FAILED: the host is neither as planned nor as before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.errors import ActError, NodeagentError, RightsError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import (
+    Action,
+    ActionResult,
+    Consent,
+    MoveToCpuset,
+    Outcome,
+    SetAffinity,
+)
+from nodeagent.pin import affinity, cpuset
+from nodeagent.pin.affinity import GoneError
+from nodeagent.pin.audit import Audit, Record
+from nodeagent.pin.proc import (
+    Thread,
+    boot_id,
+    descendants,
+    mask_of,
+    stat_of,
+    threads_of,
+)
+from nodeagent.pin.step import step
+from nodeagent.pin.undo import Entry, Former, Journal, Open
+
+FREEZE_FILE = "freeze"
+SWEEP_ENTRIES = 256
+"""With this many open entries, those of ended processes are closed before a new one is made."""
+_HZ = os.sysconf("SC_CLK_TCK")
+
+CONSENT: dict[type, Consent] = {SetAffinity: Consent.THREADS, MoveToCpuset: Consent.CGROUP}
+"""Class of consent of each action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Who asks, and why. `override_freeze`: the reason to act in spite of a freeze; empty: none."""
+
+    by: str
+    why: str = ""
+    override_freeze: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """Result of one entry's undo."""
+
+    entry: Entry
+    result: ActionResult
+
+
+def _ticks() -> int:
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _HZ)
+
+
+class Actor:
+    """Performs and undoes. `allow`: classes of consent; `run_dir` is where the freeze file is."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        audit: Audit,
+        *,
+        allow: AbstractSet[Consent],
+        run_dir: Path,
+    ) -> None:
+        self._journal = journal
+        self._audit = audit
+        self.allow = frozenset(allow)
+        self._freeze = run_dir / FREEZE_FILE
+        self._boot = boot_id()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What can be undone, oldest first."""
+        return self._journal.entries
+
+    def frozen(self) -> str | None:
+        """Why nothing may be changed now; None: it may."""
+        try:
+            stat = self._freeze.lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{self._freeze}: cannot be looked at ({error.strerror}), taken as frozen"
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stat.st_mtime))
+        return f"frozen by {self._freeze} since {since} (user {stat.st_uid})"
+
+    # Acting.
+
+    def perform(self, action: Action, asked: Asked) -> ActionResult:
+        """Performs one action. Never raises for what happens to it."""
+        refusal = self._refusal(CONSENT[type(action)], asked)
+        if refusal is not None:
+            return self._audited(action, "", "", refusal, asked)
+        if len(self._journal.entries) >= SWEEP_ENTRIES:
+            self._sweep()
+        match action:
+            case SetAffinity():
+                return self._set_affinity(action, asked)
+            case MoveToCpuset():
+                return self._move(action, asked)
+
+    def _refusal(self, consent: Consent | None, asked: Asked) -> ActionResult | None:
+        if consent is not None and consent not in self.allow:
+            allowed = ", ".join(sorted(self.allow)) or "nothing"
+            return ActionResult(
+                outcome=Outcome.REFUSED,
+                message=f"no consent for acts of class {consent} (allowed: {allowed}); "
+                f'add "{consent}" to [pin] allow',
+            )
+        frozen = self.frozen()
+        if frozen is not None and not asked.override_freeze:
+            return ActionResult(
+                outcome=Outcome.REFUSED,
+                message=f"{frozen}; remove the file, or give --override-freeze REASON",
+            )
+        return None
+
+    def _open(self, action: Action, comm: str, asked: Asked, **more: object) -> Open:
+        return Open(
+            id=self._journal.next_id,
+            act="set_affinity" if isinstance(action, SetAffinity) else "move_to_cpuset",
+            boot=self._boot,
+            at_ns=time.time_ns(),
+            ticks=_ticks(),
+            by=asked.by,
+            why=asked.why,
+            workload=action.workload,
+            pid=action.target.pid,
+            tid=action.target.tid,
+            start_time=action.target.start_time,
+            comm=comm,
+            cpus=str(action.cpus),
+            **more,  # type: ignore[arg-type]  # fields of Open, by name
+        )
+
+    def _set_affinity(self, action: SetAffinity, asked: Asked) -> ActionResult:
+        target = action.target
+        entry: Entry | None = None
+
+        def before_change(outside: list[Thread], inside: list[Thread]) -> None:
+            nonlocal entry
+            if entry is None:
+                record = self._open(action, comm, asked)
+                entry = self._journal.begin(record, _former(record.id, outside, inside))
+            else:
+                self._journal.more(_former(entry.id, outside, inside))
+
+        try:
+            comm = affinity.check_alive(target.pid, target.start_time)
+            got = affinity.pin(
+                target.pid, target.start_time, target.tid, action.cpus, before_change
+            )
+        except NodeagentError as error:
+            return self._failed(action, entry, error, asked)
+        if entry is None:
+            return ActionResult(
+                outcome=Outcome.DONE,
+                message=f"every thread of {comm} ({target.pid}) is inside {action.cpus} already",
+                read_back=str(got),
+            )
+        return self._finished(action, entry, comm, str(got), asked)
+
+    def _move(self, action: MoveToCpuset, asked: Asked) -> ActionResult:
+        target = action.target
+        entry: Entry | None = None
+        try:
+            comm = affinity.check_alive(target.pid, target.start_time)
+            cpuset.check_ours(action.cpuset)
+            tree = cpuset.find()
+            now = cpuset.path_of(tree, target.pid)
+            if now is None:
+                raise GoneError(f"process {target.pid} has ended")
+            cpuset.check_free(tree, now)
+            before = threads_of(target.pid)
+            record = self._open(
+                action,
+                comm,
+                asked,
+                mems=str(action.mems),
+                cpuset=action.cpuset,
+                cgroup_before=now,
+                cpuset_before=cpuset.values(tree, action.cpuset),
+            )
+            entry = self._journal.begin(record, _former(record.id, before, []))
+            cpuset.make(tree, action.cpuset)
+            step("cpuset.made")
+            cpuset.fill(tree, action.cpuset, str(action.cpus), str(action.mems))
+            step("cpuset.filled")
+            self._move_process(tree, action.cpuset, target.pid)
+            step("cpuset.moved")
+            # Before Linux 6.2 a move widened what the program itself had bound to a part.
+            for thread in before:
+                if thread.mask <= action.cpus and mask_of(thread.tid) not in (None, thread.mask):
+                    affinity.set_mask(target.pid, thread.tid, thread.mask)
+            affinity.check_alive(target.pid, target.start_time)
+            if cpuset.path_of(tree, target.pid) != action.cpuset:
+                raise ActError(f"process {target.pid} is not in {action.cpuset} after the move")
+            got = CpuSet()
+            for thread in threads_of(target.pid):
+                got |= thread.mask
+            if not got <= action.cpus:
+                raise ActError(
+                    f"the threads of process {target.pid} read back {got}, expected {action.cpus}"
+                )
+        except NodeagentError as error:
+            return self._failed(action, entry, error, asked)
+        return self._finished(action, entry, comm, str(got), asked)
+
+    @staticmethod
+    def _move_process(tree: cpuset.Hierarchy, path: str, pid: int) -> None:
+        try:
+            cpuset.move(tree, path, pid)
+        except ProcessLookupError as error:
+            raise GoneError(f"process {pid} ended while it was moved") from error
+
+    def _finished(
+        self, action: Action, entry: Entry, comm: str, got: str, asked: Asked
+    ) -> ActionResult:
+        step("act.read-back")
+        try:
+            self._journal.done(entry.id, got)
+        except ActError as error:
+            return self._failed(action, entry, error, asked)
+        step("act.done")
+        where = f" in {entry.open.cpuset}" if entry.open.cpuset else ""
+        threads = len(entry.former) + len(entry.kept)
+        result = ActionResult(
+            outcome=Outcome.DONE,
+            message=f"{comm} ({action.target.pid}), {threads} threads: on {got}{where}",
+            read_back=got,
+            journal_id=entry.id,
+        )
+        return self._audited(action, str(entry.public().before), got, result, asked)
+
+    def _failed(
+        self, action: Action, entry: Entry | None, error: NodeagentError, asked: Asked
+    ) -> ActionResult:
+        """Puts back what was changed already."""
+        gone = isinstance(error, GoneError)
+        message = str(error) + (f"; {error.remedy}" if error.remedy else "")
+        if entry is None:
+            outcome = Outcome.GONE if gone else Outcome.REFUSED
+            return self._audited(
+                action, "", "", ActionResult(outcome=outcome, message=message), asked
+            )
+        left = self._revert(entry)
+        if left:
+            outcome, message = Outcome.FAILED, f"{message}; and not put back: {left[0]}"
+        else:
+            refused = isinstance(error, RightsError)
+            outcome = Outcome.GONE if gone else Outcome.REFUSED if refused else Outcome.REVERTED
+            message += "" if gone else "; everything is as before"
+            try:
+                self._journal.closed(entry.id, "gone" if gone else "reverted", message)
+            except ActError as late:
+                # The next start finds it open, sees that all is as before, and closes it.
+                message += f" ({late})"
+        return self._audited(
+            action,
+            str(entry.public().before),
+            "",
+            ActionResult(outcome=outcome, message=message, journal_id=entry.id),
+            asked,
+        )
+
+    def _audited(
+        self, action: Action, before: str, after: str, result: ActionResult, asked: Asked
+    ) -> ActionResult:
+        what = "set_affinity" if isinstance(action, SetAffinity) else "move_to_cpuset"
+        trouble = self._audit.write(
+            Record(
+                at_ns=time.time_ns(),
+                by=asked.by,
+                what=what,
+                workload=action.workload,
+                pid=action.target.pid,
+                before=before or str(action.before),
+                after=after,
+                why=asked.why,
+                outcome=result.outcome,
+                message=result.message,
+                journal_id=result.journal_id,
+                override_freeze=asked.override_freeze,
+            )
+        )
+        if not trouble:
+            return result
+        return ActionResult(
+            outcome=result.outcome,
+            message=f"{result.message}; {trouble}",
+            read_back=result.read_back,
+            journal_id=result.journal_id,
+        )
+
+    # Undoing.
+
+    def undo(
+        self, workload: str | None, asked: Asked, limit: int | None = None
+    ) -> tuple[Undone, ...]:
+        """Undoes what the journal holds of a workload (None: of all), newest first; at most
+        `limit` entries."""
+        refusal = self._refusal(None, asked)
+        wanted = [e for e in reversed(self._journal.entries) if workload in (None, e.open.workload)]
+        if refusal is not None:
+            return tuple(Undone(entry=e, result=refusal) for e in wanted)
+        return tuple(Undone(entry=e, result=self._undo(e, asked)) for e in wanted)
+
+    def _undo(self, entry: Entry, asked: Asked) -> ActionResult:
+        before = entry.public().before
+        stale = self._stale(entry)
+        try:
+            if stale is not None:
+                self._journal.closed(entry.id, *stale)
+                if stale[0] != "other-boot":
+                    self._drop_cpuset(entry)
+                result = ActionResult(outcome=Outcome.GONE, message=stale[1], journal_id=entry.id)
+            else:
+                self._journal.undoing(entry.id)
+                step("undo.begun")
+                left = self._put_back(entry, whole=True)
+                step("undo.written")
+                message = "; ".join(left) or f"{entry.open.comm} ({entry.open.pid}) is on {before}"
+                self._journal.closed(entry.id, "undone", message)
+                step("undo.closed")
+                result = ActionResult(
+                    outcome=Outcome.DONE,
+                    message=message,
+                    read_back=str(self._now(entry)),
+                    journal_id=entry.id,
+                )
+        except NodeagentError as error:
+            message = str(error) + (f"; {error.remedy}" if error.remedy else "")
+            result = ActionResult(outcome=Outcome.FAILED, message=message, journal_id=entry.id)
+        self._audit.write(
+            Record(
+                at_ns=time.time_ns(),
+                by=asked.by,
+                what="undo",
+                workload=entry.open.workload,
+                pid=entry.open.pid,
+                before=entry.open.cpus,
+                after=result.read_back or "",
+                why=asked.why,
+                outcome=result.outcome,
+                message=result.message,
+                journal_id=entry.id,
+                override_freeze=asked.override_freeze,
+            )
+        )
+        return result
+
+    def _now(self, entry: Entry) -> CpuSet:
+        found = CpuSet()
+        for thread in threads_of(entry.open.pid):
+            found |= thread.mask
+        return found
+
+    def _stale(self, entry: Entry) -> tuple[str, str] | None:
+        """(how to close it, the sentence) when there is nothing to write back to."""
+        o = entry.open
+        if o.boot != self._boot:
+            return "other-boot", f"{o.comm} ({o.pid}) was pinned before the machine was restarted"
+        stat = stat_of(o.pid)
+        if stat is None or stat.dead:
+            return "gone", f"{o.comm} ({o.pid}) has ended"
+        if stat.start_time != o.start_time:
+            return "reused", f"{o.comm} ({o.pid}) has ended; {stat.comm} has its number now"
+        return None
+
+    def _revert(self, entry: Entry) -> list[str]:
+        """Undo of an action that did not finish; what could not be put back."""
+        try:
+            if self._stale(entry) is not None:
+                self._drop_cpuset(entry)
+                return []
+            left = self._put_back(entry, whole=False)
+        except NodeagentError as error:
+            return [str(error)]
+        return [text for text in left if "by somebody later" not in text]
+
+    def _put_back(self, entry: Entry, *, whole: bool) -> list[str]:
+        """Former masks, and the former cpuset. Sentences about what was left. Raises ActError.
+
+        `whole`: the action had finished, so what was born under the pin is widened too.
+        """
+        written = {entry.cpus}
+        if entry.read_back:
+            written.add(CpuSet.parse(entry.read_back))
+
+        def ours(mask: CpuSet) -> bool:
+            return mask in written or (not whole and mask <= entry.cpus)
+
+        left: list[str] = []
+        born: list[tuple[int, Thread]] = []
+        if whole:
+            born = self._born(entry, ours)
+        changed: dict[int, CpuSet] = {}
+        if entry.open.cpuset:
+            # The way back changes every mask, so what somebody set meanwhile is looked up before.
+            changed = self._changed_later(entry, ours)
+            note = self._leave_cpuset(entry)
+            if note:
+                return [note]
+        for (tid, start), mask in sorted(entry.former.items()):
+            if tid in changed:
+                left.append(f"thread {tid} was set to {changed[tid]} by somebody later")
+                continue
+            moved = bool(entry.open.cpuset)
+            note = affinity.put_back(
+                entry.open.pid, tid, start, mask, (lambda m: True) if moved else ours
+            )
+            if note:
+                left.append(note)
+        heir = _heir(entry)
+        if heir is not None:
+            for pid, thread in born:
+                note = affinity.put_back(pid, thread.tid, thread.start_time, heir, ours)
+                if note:
+                    left.append(note)
+            # Somebody may have been born of a thread that was still pinned while this went on.
+            for pid, thread in self._born(entry, ours) if whole else ():
+                affinity.put_back(pid, thread.tid, thread.start_time, heir, ours)
+        return left
+
+    def _born(self, entry: Entry, ours: Callable[[CpuSet], bool]) -> list[tuple[int, Thread]]:
+        """(pid, thread) of threads and child processes that inherited the mask that we wrote."""
+        if any(mask == entry.cpus for mask in entry.kept.values()):
+            # One was bound there by its own program: whose child has the mask cannot be told.
+            return []
+        others = {e.open.pid for e in self._journal.entries if e.id != entry.id}
+        known = entry.former.keys() | entry.kept.keys()
+        found = [
+            (entry.open.pid, t)
+            for t in threads_of(entry.open.pid)
+            if (t.tid, t.start_time) not in known and ours(t.mask)
+        ]
+        for pid, stat in descendants(entry.open.pid):
+            if pid not in others and stat.start_time >= entry.open.ticks:
+                found += [(pid, t) for t in threads_of(pid) if ours(t.mask)]
+        return found
+
+    def _changed_later(self, entry: Entry, ours: Callable[[CpuSet], bool]) -> dict[int, CpuSet]:
+        found: dict[int, CpuSet] = {}
+        for (tid, _), mask in entry.former.items():
+            now = mask_of(tid)
+            if now is not None and now != mask and not ours(now):
+                found[tid] = now
+        return found
+
+    # Cpusets of an entry.
+
+    def _leave_cpuset(self, entry: Entry) -> str:
+        """Moves the process, and what was born in its cpuset, back to where it was."""
+        tree = cpuset.find()
+        o = entry.open
+        now = cpuset.path_of(tree, o.pid)
+        if now is None:
+            self._drop_cpuset(entry)
+            return ""
+        if now != o.cpuset:
+            if now == o.cgroup_before:
+                self._drop_cpuset(entry)
+                return ""
+            return f"process {o.pid} was moved to cgroup {now} by somebody later and is left there"
+        back = o.cgroup_before
+        while not tree.at(back).is_dir() and back not in ("/", ""):
+            back = back.rpartition("/")[0] or "/"
+        mine = {
+            e.open.pid
+            for e in self._journal.entries
+            if e.open.cpuset == o.cpuset and e is not entry
+        }
+        below = {pid for pid, _ in descendants(o.pid)}
+        for pid in cpuset.members(tree, o.cpuset):
+            if pid == o.pid or (pid in below and pid not in mine) or not mine:
+                try:
+                    cpuset.move(tree, back, pid)
+                except ProcessLookupError:
+                    continue
+                step("undo.moved")
+        self._drop_cpuset(entry)
+        if back != o.cgroup_before:
+            return f"cgroup {o.cgroup_before} is not there any more: process {o.pid} is in {back}"
+        return ""
+
+    def _drop_cpuset(self, entry: Entry) -> None:
+        """The cpuset as it was before the entry: removed when empty, else its former values."""
+        o = entry.open
+        if not o.cpuset:
+            return
+        tree = cpuset.find()
+        if cpuset.values(tree, o.cpuset) is None:
+            # Perhaps only the parent was made.
+            cpuset.remove(tree, o.cpuset)
+            return
+        if cpuset.members(tree, o.cpuset):
+            if o.cpuset_before is not None and o.cpuset_before[0]:
+                cpuset.fill(tree, o.cpuset, *o.cpuset_before)
+            return
+        others = [e for e in self._journal.entries if e.open.cpuset == o.cpuset and e is not entry]
+        if not others:
+            cpuset.remove(tree, o.cpuset)
+            step("undo.removed")
+
+    # Starting again.
+
+    def recover(self) -> tuple[str, ...]:
+        """After a start: completes or reverts the one action in flight, closes entries whose
+        process is not there any more, and says so. Nothing else is touched."""
+        said = list(self._journal.notes)
+        asked = Asked(by="actor", why="recovery after a restart")
+        for entry in self._journal.entries:
+            if entry.state == "done":
+                continue
+            said.append(self._recover(entry, asked))
+        said += self._sweep()
+        return tuple(said)
+
+    def _recover(self, entry: Entry, asked: Asked) -> str:
+        o = entry.open
+        what = f"{o.act} of {o.comm} ({o.pid}) for workload {o.workload}"
+        stale = self._stale(entry)
+        outcome, message = Outcome.REVERTED, ""
+        try:
+            if stale is not None:
+                outcome, message = Outcome.GONE, f"{what} was interrupted, and {stale[1]}"
+                self._journal.closed(entry.id, *stale)
+                if stale[0] != "other-boot":
+                    self._drop_cpuset(entry)
+            elif entry.state == "undoing":
+                left = self._put_back(entry, whole=True)
+                self._journal.closed(entry.id, "undone", "; ".join(left))
+                message = f"the interrupted undo of {what} was completed"
+                outcome = Outcome.DONE
+            elif self._complete(entry):
+                got = str(self._now(entry))
+                self._journal.done(entry.id, got)
+                message = f"the interrupted {what} had been made: it holds, on {got}"
+                outcome = Outcome.DONE
+            else:
+                left = self._revert(entry)
+                if left:
+                    raise ActError(left[0])
+                message = f"the interrupted {what} was put back"
+                self._journal.closed(entry.id, "reverted", message)
+        except NodeagentError as error:
+            outcome = Outcome.FAILED
+            message = f"the interrupted {what} could neither be completed nor put back: {error}"
+        self._audit.write(
+            Record(
+                at_ns=time.time_ns(),
+                by=asked.by,
+                what="recover",
+                workload=o.workload,
+                pid=o.pid,
+                before=str(entry.public().before),
+                after=str(self._now(entry)) if stale is None else "",
+                why=asked.why,
+                outcome=outcome,
+                message=message,
+                journal_id=entry.id,
+            )
+        )
+        return message
+
+    def _complete(self, entry: Entry) -> bool:
+        """Whether an interrupted action had reached everything already."""
+        o = entry.open
+        if o.cpuset:
+            tree = cpuset.find()
+            if cpuset.path_of(tree, o.pid) != o.cpuset:
+                return False
+        now = [t for t in threads_of(o.pid) if o.tid in (0, t.tid)]
+        return bool(now) and all(t.mask <= entry.cpus for t in now)
+
+    def _sweep(self) -> list[str]:
+        """Closes entries whose process has ended, or that are of another boot."""
+        said: list[str] = []
+        for entry in self._journal.entries:
+            stale = self._stale(entry) if entry.state == "done" else None
+            if stale is None:
+                continue
+            try:
+                self._journal.closed(entry.id, *stale)
+                if stale[0] != "other-boot":
+                    self._drop_cpuset(entry)
+            except NodeagentError as error:
+                said.append(f"{stale[1]}; {error}")
+                continue
+            said.append(f"{stale[1]}: nothing to undo")
+        return said
+
+
+def _heir(entry: Entry) -> CpuSet | None:
+    """The mask for what was born under the pin: the main thread's before, else everybody's."""
+    main = next((m for (tid, _), m in entry.former.items() if tid == entry.open.pid), None)
+    if main is not None:
+        return main
+    return _all(entry.former.values())
+
+
+def _all(masks: Iterable[CpuSet]) -> CpuSet | None:
+    found = CpuSet()
+    for mask in masks:
+        found |= mask
+    return found or None
+
+
+def _former(number: int, outside: list[Thread], inside: list[Thread]) -> Former:
+    return Former(
+        id=number,
+        threads=[(t.tid, t.start_time, str(t.mask)) for t in outside],
+        kept=[(t.tid, t.start_time, str(t.mask)) for t in inside],
+    )

@@ -1,0 +1,147 @@
+"""sched_setaffinity for every thread of a process, those born meanwhile too, and back again.
+
+A thread inherits its creator's mask, so the threads that can still be outside are children of ones
+not yet reached: scanning until nobody is outside, twice in a row, reaches them all. (Twice: a
+listing of /proc/PID/task can miss a thread when another one ends while it is read.)
+Source: sched_setaffinity(2), cpuset(7); Linux 8f9ea86fdf99 (v6.2) for the remembered user mask.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+from nodeagent.errors import ActError, RightsError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.pin.proc import PROC, Thread, mask_of, owner_of, stat_of, threads_of
+from nodeagent.pin.step import step
+
+MAX_SCANS = 64
+"""A process that outruns this many scans is not pinned but reported."""
+
+
+class GoneError(ActError):
+    """The process ended, or its number belongs to another one now."""
+
+
+def check_alive(pid: int, start_time: int) -> str:
+    """Name of the process. Raises GoneError, ActError for what must not be touched."""
+    stat = stat_of(pid)
+    if stat is None or stat.dead:
+        raise GoneError(f"process {pid} has ended")
+    if stat.start_time != start_time:
+        raise GoneError(f"process {pid} has ended; {stat.comm} has its number now")
+    if pid == 1 or stat.kernel_thread:
+        what = "process 1" if pid == 1 else f"kernel thread {stat.comm} ({pid})"
+        raise ActError(f"{what} is never pinned", "match the workload's own processes only")
+    return stat.comm
+
+
+def pin(
+    pid: int,
+    start_time: int,
+    tid: int,
+    cpus: CpuSet,
+    before_change: Callable[[list[Thread], list[Thread]], None],
+) -> CpuSet:
+    """Pins one thread (or, tid 0, all) that is outside; the union of masks read back.
+
+    `before_change(outside, inside)` is called with threads not told before, and must have them on
+    the disk when it returns; `inside` only at the first call. Raises GoneError, ActError.
+    """
+    told: set[tuple[int, int]] = set()
+    clean = 0
+    for scan in range(MAX_SCANS):
+        check_alive(pid, start_time)
+        now = [t for t in threads_of(pid) if tid in (0, t.tid)]
+        if not now:
+            raise GoneError(f"thread {tid or pid} of process {pid} has ended")
+        outside = [t for t in now if not t.mask <= cpus]
+        if not outside:
+            clean += 1
+            if clean == 2 or tid:
+                return _union(now)
+            continue
+        clean = 0
+        fresh = [t for t in outside if (t.tid, t.start_time) not in told]
+        inside = [t for t in now if t.mask <= cpus] if scan == 0 else []
+        if fresh:
+            before_change(fresh, inside)
+            told.update((t.tid, t.start_time) for t in fresh)
+        for thread in outside:
+            step("affinity.before")
+            set_mask(pid, thread.tid, cpus)
+        step("affinity.written")
+    raise ActError(
+        f"process {pid} makes threads faster than they are pinned: some are still outside {cpus} "
+        f"after {MAX_SCANS} scans",
+        "start it pinned: nodeagentctl exec --cpus ... -- CMD",
+    )
+
+
+def _union(threads: list[Thread]) -> CpuSet:
+    cpus = CpuSet()
+    for thread in threads:
+        cpus |= thread.mask
+    return cpus
+
+
+def set_mask(pid: int, tid: int, cpus: CpuSet) -> bool:
+    """sched_setaffinity of one thread; False when it is gone. Raises ActError, RightsError."""
+    try:
+        os.sched_setaffinity(tid, cpus.ids)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise RightsError(
+            f"the affinity of thread {tid} of process {pid} (user {owner_of(pid)}) may not be set "
+            "without CAP_SYS_NICE",
+            "run the actor as root, or give it CAP_SYS_NICE",
+        ) from error
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise ActError(
+                f"none of CPU {cpus} may be used by thread {tid} of process {pid}: they are "
+                f"offline, or outside its cpuset {_cpuset_words(pid)}",
+                "nodeagentctl place plan, on the machine as it is now",
+            ) from error
+        raise ActError(
+            f"the affinity of thread {tid} of process {pid} could not be set: {error.strerror}"
+        ) from error
+    return True
+
+
+def _cpuset_words(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "cpuset").read_text().strip() or "/"
+    except OSError:
+        return "(not readable)"
+
+
+def put_back(
+    pid: int, thread: int, start_time: int, mask: CpuSet, ours: Callable[[CpuSet], bool]
+) -> str:
+    """One thread's former mask. "": done, or nothing to do; else why it was left.
+
+    `ours` says whether the mask found now is still what we wrote: another one is somebody's later
+    change, and is respected.
+    """
+    stat = stat_of(pid, thread)
+    if stat is None or stat.start_time != start_time:
+        return ""
+    now = mask_of(thread)
+    if now is None or now == mask:
+        return ""
+    if not ours(now):
+        return f"thread {thread} was set to {now} by somebody later and is left there"
+    step("undo.before")
+    try:
+        set_mask(pid, thread, mask)
+    except ActError as error:
+        # The former CPUs may be offline now, or the cpuset narrower.
+        return f"{error}; it stays on {now}"
+    after = mask_of(thread)
+    if after is not None and after != mask:
+        return f"thread {thread} was on {mask} and is on {after} now: its cpuset or CPUs changed"
+    return ""

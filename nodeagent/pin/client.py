@@ -1,0 +1,195 @@
+"""`ActorClient`: how the daemon and the command line speak to the actor.
+
+One call at a time, each with a deadline. A call that ran out of time may still be performed: the
+actor's journal tells, and its late answer is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from nodeagent.errors import ActError, NodeagentError, RightsError, UnavailableError
+from nodeagent.model.actions import (
+    MAX_DATAGRAM,
+    Answer,
+    Call,
+    JournalEntry,
+    JournalRequest,
+    LoadProbeRequest,
+    Request,
+    Result,
+    StatusRequest,
+    UndoRequest,
+    to_entry,
+    to_request,
+)
+from nodeagent.model.placement import Action, ActionResult
+
+MAX_FDS = 64
+DEADLINE_S = 10.0
+MAX_PAGES = 64
+"""Of the journal, in one `journal()`."""
+
+
+class ActorClient:
+    """A connection to the actor's socket, made at the first call and again after it broke.
+
+    Every method raises UnavailableError (nobody serves the socket, or no answer in time),
+    RightsError (this user may not open it) and ActError (the call was refused as a whole).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, deadline_s: float = DEADLINE_S) -> None:
+        self._path = Path(path)
+        self._deadline_s = deadline_s
+        self._socket: socket.socket | None = None
+        self._seq = 0
+        self._turn = asyncio.Lock()
+
+    async def perform(
+        self, action: Action, *, why: str = "", override_freeze: str = ""
+    ) -> ActionResult:
+        """One action; its outcome is in the result, also when it was refused."""
+        answer, _ = await self._call(to_request(action), why, override_freeze)
+        return _one(answer).result()
+
+    async def undo(
+        self, workload: str | None = None, *, why: str = "", override_freeze: str = ""
+    ) -> tuple[Result, ...]:
+        """Undoes all (or one workload's) entries, newest first: one result each."""
+        answer, _ = await self._call(UndoRequest(workload=workload), why, override_freeze)
+        results = list(answer.results)
+        for _page in range(MAX_PAGES):
+            if not answer.more:
+                break
+            answer, _ = await self._call(UndoRequest(workload=workload), why, override_freeze)
+            results += answer.results
+        return tuple(results)
+
+    async def journal(self) -> tuple[JournalEntry, ...]:
+        """What can be undone, oldest first."""
+        found: list[JournalEntry] = []
+        for _page in range(MAX_PAGES):
+            answer, _ = await self._call(JournalRequest(after=found[-1].id if found else 0))
+            found += map(to_entry, answer.entries)
+            if not answer.more:
+                break
+        return tuple(found)
+
+    async def status(self) -> Answer:
+        """`facts`: pid, version, allow, frozen, entries, recovered."""
+        answer, _ = await self._call(StatusRequest())
+        return answer
+
+    async def load_probe(
+        self, program: str, options: dict[str, str | int | bool] | None = None
+    ) -> tuple[dict[str, int], Answer]:
+        """Descriptors by name (the caller closes them), and the handler's facts."""
+        answer, fds = await self._call(LoadProbeRequest(program=program, options=options or {}))
+        return dict(zip(answer.fds, fds, strict=True)), answer
+
+    async def close(self) -> None:
+        """Lets the connection go."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def _call(
+        self, request: Request, why: str = "", override_freeze: str = ""
+    ) -> tuple[Answer, list[int]]:
+        async with self._turn:
+            self._seq += 1
+            call = Call(seq=self._seq, request=request, why=why, override_freeze=override_freeze)
+            data = msgspec.json.encode(call)
+            assert len(data) <= MAX_DATAGRAM
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    answer, fds = await self._exchange(data)
+            except TimeoutError as error:
+                raise UnavailableError(
+                    f"{self._path}: no answer within {self._deadline_s:g} s; what was asked may "
+                    "still be done",
+                    "nodeagentctl place status shows what was done",
+                ) from error
+            except PermissionError as error:
+                raise RightsError(
+                    f"{self._path}: this user may not speak to the actor",
+                    "be root, or in group nodeagent-admin",
+                ) from error
+            except OSError as error:
+                await self.close()
+                raise UnavailableError(
+                    f"{self._path}: no actor answers there: {error.strerror or error}",
+                    "systemctl start nodeagent-actor, or give --socket",
+                ) from error
+        if answer.error:
+            for fd in fds:
+                os.close(fd)
+            raise ActError(answer.error, answer.remedy)
+        if len(fds) != len(answer.fds):
+            for fd in fds:
+                os.close(fd)
+            raise ActError(
+                f"{self._path}: {len(fds)} descriptors came, {len(answer.fds)} were announced"
+            )
+        return answer, fds
+
+    async def _exchange(self, data: bytes) -> tuple[Answer, list[int]]:
+        loop = asyncio.get_running_loop()
+        if self._socket is None:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            made.setblocking(False)
+            try:
+                await loop.sock_connect(made, str(self._path))
+            except BaseException:
+                made.close()
+                raise
+            self._socket = made
+        await loop.sock_sendall(self._socket, data)
+        while True:
+            await _readable(self._socket)
+            try:
+                text, fds, flags, _ = socket.recv_fds(self._socket, MAX_DATAGRAM, MAX_FDS)
+            except BlockingIOError:
+                continue
+            if not text:
+                raise ConnectionResetError("it closed the connection")
+            try:
+                answer = msgspec.json.decode(text, type=Answer)
+            except msgspec.MsgspecError as error:
+                for fd in fds:
+                    os.close(fd)
+                raise ActError(
+                    f"{self._path}: the answer is not understood: {error}",
+                    "actor and daemon are of different versions: restart both",
+                ) from error
+            if answer.seq == self._seq and not flags & socket.MSG_CTRUNC:
+                return answer, fds
+            # A late answer to a call that ran out of time.
+            for fd in fds:
+                os.close(fd)
+
+
+async def _readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(sock, wake)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)
+
+
+def _one(answer: Answer) -> Result:
+    if len(answer.results) != 1:
+        raise NodeagentError(f"the actor gave {len(answer.results)} results to one action")
+    return answer.results[0]

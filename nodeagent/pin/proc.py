@@ -1,0 +1,125 @@
+"""What an action has to know of a process at this very moment: its start, its threads, their masks.
+
+The snapshot's reader is discover/root.py; an action reads again, itself, just before it writes.
+None or an empty result: the process or thread is not there any more.
+Source: proc_pid_stat(5), sched_getaffinity(2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.model.cpuset import CpuSet
+
+PROC = Path("/proc")
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD, include/linux/sched.h."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """Fields of /proc/PID/stat. `start_time` in clock ticks since boot."""
+
+    comm: str
+    state: str
+    ppid: int
+    flags: int
+    threads: int
+    start_time: int
+
+    @property
+    def dead(self) -> bool:
+        """A zombie without a living thread, or on its way out."""
+        return self.state in "XxZ" and self.threads <= 1
+
+    @property
+    def kernel_thread(self) -> bool:
+        """Not a process of user space."""
+        return bool(self.flags & _KERNEL_THREAD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A thread as it is now."""
+
+    tid: int
+    start_time: int
+    mask: CpuSet
+
+
+def stat_of(pid: int, tid: int = 0) -> Stat | None:
+    """Of a process, or of one of its threads."""
+    path = PROC / str(pid) / "stat" if tid == 0 else PROC / str(pid) / "task" / str(tid) / "stat"
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name may hold spaces and parentheses: the last one ends it.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return Stat(
+        comm=head.partition("(")[2],
+        state=fields[0],
+        ppid=int(fields[1]),
+        flags=int(fields[6]),
+        threads=int(fields[17]),
+        start_time=int(fields[19]),
+    )
+
+
+def tids_of(pid: int) -> list[int]:
+    """Numbers of the threads of a process."""
+    try:
+        return [int(task.name) for task in (PROC / str(pid) / "task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def mask_of(tid: int) -> CpuSet | None:
+    """Affinity of a thread, online CPUs only."""
+    try:
+        return CpuSet.of(os.sched_getaffinity(tid))
+    except ProcessLookupError:
+        return None
+
+
+def threads_of(pid: int) -> list[Thread]:
+    """The threads with their masks; those that end meanwhile are left out."""
+    found: list[Thread] = []
+    for tid in tids_of(pid):
+        stat = stat_of(pid, tid)
+        mask = mask_of(tid) if stat is not None else None
+        if stat is not None and mask is not None:
+            found.append(Thread(tid=tid, start_time=stat.start_time, mask=mask))
+    return found
+
+
+def boot_id() -> str:
+    """This boot's random id. Source: Documentation/admin-guide/sysctl/kernel.rst."""
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def owner_of(pid: int) -> int | None:
+    """User id of a process."""
+    try:
+        return (PROC / str(pid)).stat().st_uid
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def descendants(pid: int) -> Iterator[tuple[int, Stat]]:
+    """Processes below a process, as far as their parents live."""
+    children: dict[int, list[tuple[int, Stat]]] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdecimal():
+            stat = stat_of(int(entry.name))
+            if stat is not None:
+                children.setdefault(stat.ppid, []).append((int(entry.name), stat))
+    below = list(children.get(pid, ()))
+    while below:
+        child, stat = below.pop()
+        yield child, stat
+        below.extend(children.get(child, ()))

@@ -1,0 +1,435 @@
+"""The undo journal: what was there before is on the disk before anything is changed.
+
+One file, `undo.log`, of lines `CRC32 JSON`, only ever appended to. An action is *open* from its
+first record until its `done` record: at most one is, and after a crash that is the one to complete
+or revert. A line that fails its CRC is told: at the end of the file it is a write that was cut,
+before which nothing had been changed; elsewhere it is damage, and the lines around it stand.
+
+Room for the records that close an action is allocated before it begins, so that a disk that fills
+up meanwhile cannot leave a change without its end.
+Source of the write order: fsync(2), rename(2) and the directory's own fsync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from nodeagent.errors import ActError
+from nodeagent.model.actions import JournalEntry
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.pin.step import step
+
+FILE = "undo.log"
+MAX_FILE_BYTES = 64 << 20
+MAX_ENTRIES = 10_000
+COMPACT_BYTES = 256 << 10
+"""From this size on the file is rewritten when less than half of it is still needed."""
+RESERVE_BYTES = 64 << 10
+VERSION = 1
+
+ThreadMask = tuple[int, int, str]
+"""(tid, start time in ticks, cpulist)."""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
+    """Tagged by `t`."""
+
+
+class Header(_Record, frozen=True, kw_only=True, tag="journal"):
+    """First line. Ids go on from `next_id`, also after compaction."""
+
+    version: int = VERSION
+    next_id: int = 1
+
+
+class Open(_Record, frozen=True, kw_only=True, tag="open"):
+    """An action begins. What it is about, and everything its undo needs but the threads' masks."""
+
+    id: int
+    act: str
+    boot: str
+    at_ns: int
+    ticks: int
+    """CLOCK_BOOTTIME in clock ticks: what started later was born under the pin."""
+    by: str
+    why: str
+    workload: str
+    pid: int
+    tid: int = 0
+    start_time: int
+    comm: str
+    cpus: str
+    mems: str = ""
+    cpuset: str = ""
+    cgroup_before: str = ""
+    cpuset_before: tuple[str, str] | None = None
+    """(cpus, mems) of the cpuset when it was there already."""
+
+
+class Former(_Record, frozen=True, kw_only=True, tag="former"):
+    """Masks of threads about to be changed, and of those that were inside and are left alone."""
+
+    id: int
+    threads: list[ThreadMask]
+    kept: list[ThreadMask] = []
+
+
+class Done(_Record, frozen=True, kw_only=True, tag="done"):
+    """The action is complete and was read back."""
+
+    id: int
+    read_back: str
+
+
+class Undoing(_Record, frozen=True, kw_only=True, tag="undoing"):
+    """Its undo begins."""
+
+    id: int
+
+
+class Closed(_Record, frozen=True, kw_only=True, tag="closed"):
+    """Nothing is left to undo. `how`: undone, reverted, gone, other-boot, reused."""
+
+    id: int
+    how: str
+    message: str = ""
+
+
+Record = Header | Open | Former | Done | Undoing | Closed
+_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+@dataclass(slots=True)
+class Entry:
+    """An action that is not closed, put together from its records."""
+
+    open: Open
+    state: str = "open"
+    former: dict[tuple[int, int], CpuSet] = field(default_factory=dict)
+    """(tid, start time) -> mask before; the first one recorded stands."""
+    kept: dict[tuple[int, int], CpuSet] = field(default_factory=dict)
+    read_back: str = ""
+    lines: list[bytes] = field(default_factory=list)
+
+    @property
+    def id(self) -> int:
+        """Number in the journal."""
+        return self.open.id
+
+    @property
+    def cpus(self) -> CpuSet:
+        """What was written."""
+        return CpuSet.parse(self.open.cpus)
+
+    def public(self) -> JournalEntry:
+        """For people and for the daemon."""
+        before = CpuSet()
+        for mask in self.former.values():
+            before |= mask
+        o = self.open
+        return JournalEntry(
+            id=o.id,
+            act=o.act,
+            state=self.state,
+            workload=o.workload,
+            pid=o.pid,
+            start_time=o.start_time,
+            before=before,
+            cpus=self.cpus,
+            cpuset=o.cpuset,
+            at_ns=o.at_ns,
+            by=o.by,
+            why=o.why,
+        )
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A journal file's content. `notes`: what was damaged, in sentences."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    next_id: int = 1
+    end: int = 0
+    """Bytes that are good up to the last good line."""
+    notes: list[str] = field(default_factory=list)
+    foreign: bool = False
+    """Lines of a newer version are there: they are kept, the file is not rewritten."""
+    cut: bytes = b""
+
+
+def line_of(record: Record) -> bytes:
+    """`CRC32 JSON\\n`."""
+    body = msgspec.json.encode(record)
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def load(data: bytes, name: str) -> Loaded:
+    """The state that the lines tell. Never raises for what stands in them."""
+    found = Loaded()
+    # Allocated ahead and not yet written: zeros.
+    text = data.rstrip(b"\0")
+    offset = 0
+    damaged: list[int] = []
+    tail: list[int] = []
+    for number, raw in enumerate(text.splitlines(keepends=True), 1):
+        start, offset = offset, offset + len(raw)
+        body = _body(raw)
+        if body is None:
+            tail.append(number)
+            if not found.cut:
+                found.cut = text[start:]
+            continue
+        damaged += tail
+        tail.clear()
+        found.cut = b""
+        found.end = offset
+        try:
+            record = _DECODER.decode(body)
+        except msgspec.MsgspecError:
+            found.foreign = True
+            found.notes.append(f"{name}:{number}: a record of another version is left as it is")
+            continue
+        _apply(found, record, raw)
+    if tail:
+        found.notes.append(
+            f"{name}:{tail[0]}: the last write was cut or damaged ({len(found.cut)} bytes); what "
+            "stands before it is whole"
+        )
+    if damaged:
+        found.notes.append(
+            f"{name}:{', '.join(map(str, damaged[:8]))}: {len(damaged)} damaged lines are left "
+            "out; what they recorded cannot be undone from here"
+        )
+    return found
+
+
+def _body(raw: bytes) -> bytes | None:
+    if len(raw) < 11 or raw[-1:] != b"\n" or raw[8:9] != b" ":
+        return None
+    try:
+        crc = int(raw[:8], 16)
+    except ValueError:
+        return None
+    body = raw[9:-1]
+    return body if zlib.crc32(body) == crc else None
+
+
+def _apply(found: Loaded, record: Record, raw: bytes) -> None:
+    if isinstance(record, Header):
+        found.next_id = max(found.next_id, record.next_id)
+        return
+    found.next_id = max(found.next_id, record.id + 1)
+    if isinstance(record, Open):
+        found.entries[record.id] = Entry(open=record, lines=[raw])
+        return
+    entry = found.entries.get(record.id)
+    if entry is None:
+        return
+    entry.lines.append(raw)
+    match record:
+        case Former():
+            for tid, start, mask in record.threads:
+                entry.former.setdefault((tid, start), CpuSet.parse(mask))
+            for tid, start, mask in record.kept:
+                entry.kept.setdefault((tid, start), CpuSet.parse(mask))
+        case Done():
+            entry.state, entry.read_back = "done", record.read_back
+        case Undoing():
+            entry.state = "undoing"
+        case Closed():
+            del found.entries[record.id]
+
+
+def read(folder: Path) -> Loaded:
+    """A journal as it stands, without its lock and without mending it."""
+    path = folder / FILE
+    try:
+        return load(path.read_bytes()[:MAX_FILE_BYTES], str(path))
+    except FileNotFoundError:
+        return Loaded()
+
+
+class Journal:
+    """The journal in `folder`, held by this process alone. Raises ActError."""
+
+    def __init__(self, folder: Path, *, compact_bytes: int = COMPACT_BYTES) -> None:
+        self._folder = folder
+        self._compact_bytes = compact_bytes
+        self._fd = -1
+        self._path = folder / FILE
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ActError(
+                f"{folder}: the undo journal cannot be opened: {error.strerror}",
+                "give the actor a state folder it may write to",
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise ActError(
+                f"{folder}: another actor holds this journal",
+                "stop it first; one actor a state folder",
+            ) from error
+        try:
+            self._start()
+        except OSError as error:
+            self.close()
+            raise ActError(
+                f"{self._path}: the undo journal cannot be opened: {error.strerror}",
+                "free some space there, or give the actor another state folder",
+            ) from error
+
+    def _start(self) -> None:
+        (self._folder / f"{FILE}.new").unlink(missing_ok=True)
+        fresh = not self._path.exists()
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(self._fd).st_size
+        if size > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"{size} bytes, more than this program ever writes")
+        self._state = load(os.pread(self._fd, size, 0), str(self._path))
+        if self._state.cut:
+            damaged = self._folder / f"{FILE}.damaged"
+            damaged.write_bytes(self._state.cut[: 1 << 20])
+            os.ftruncate(self._fd, self._state.end)
+        if fresh or self._state.end == 0:
+            self._append([line_of(Header(next_id=self._state.next_id))])
+        self._sync_folder()
+
+    def close(self) -> None:
+        """Lets the lock go; the file stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        os.close(self._lock)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was found damaged when it was opened."""
+        return tuple(self._state.notes)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything not closed, oldest first."""
+        return tuple(self._state.entries[i] for i in sorted(self._state.entries))
+
+    def entry(self, number: int) -> Entry:
+        """The entry of that number; it must be there."""
+        return self._state.entries[number]
+
+    @property
+    def next_id(self) -> int:
+        """Number of the next entry."""
+        return self._state.next_id
+
+    def begin(self, record: Open, former: Former) -> Entry:
+        """Both records are on the disk when this returns. Raises ActError: nothing is recorded."""
+        assert record.id == former.id == self.next_id
+        if len(self._state.entries) >= MAX_ENTRIES:
+            raise ActError(
+                f"{self._path}: {MAX_ENTRIES} actions are waiting to be undone, no more are kept",
+                "nodeagentctl undo",
+            )
+        self._write([record, former], make_room=True)
+        return self.entry(record.id)
+
+    def more(self, former: Former) -> None:
+        """Masks of threads born meanwhile, on the disk before they are changed. Raises ActError."""
+        self._write([former], make_room=True)
+
+    def done(self, number: int, read_back: str) -> None:
+        """The action is complete."""
+        self._write([Done(id=number, read_back=read_back)])
+
+    def undoing(self, number: int) -> None:
+        """Its undo begins."""
+        self._write([Undoing(id=number)])
+
+    def closed(self, number: int, how: str, message: str = "") -> None:
+        """Nothing of it is left. Compacts the file when that is worth it."""
+        self._write([Closed(id=number, how=how, message=message)])
+        live = sum(len(line) for e in self._state.entries.values() for line in e.lines)
+        if self._state.end > self._compact_bytes and live < self._state.end // 2:
+            self._compact()
+
+    def _write(self, records: Sequence[Record], *, make_room: bool = False) -> None:
+        lines = [line_of(r) for r in records]
+        step("journal.before")
+        try:
+            self._append(lines, make_room=make_room)
+        except OSError as error:
+            raise ActError(
+                f"{self._path}: the undo record could not be written: {error.strerror}",
+                "free some space there; nothing is changed without its undo",
+            ) from error
+        step("journal.synced")
+        for record, line in zip(records, lines, strict=True):
+            _apply(self._state, record, line)
+
+    def _append(self, lines: list[bytes], *, make_room: bool = True) -> None:
+        data = b"".join(lines)
+        end = self._state.end
+        need = end + len(data) + RESERVE_BYTES
+        if make_room and os.fstat(self._fd).st_size < need:
+            os.posix_fallocate(self._fd, 0, need)
+        try:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self._fd, data[done:], end + done)
+            step("journal.written")
+            os.fsync(self._fd)
+        except OSError:
+            # Half a line must not stand before the next one; the room stays allocated.
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, bytes(done), end)
+            raise
+        self._state.end = end + len(data)
+
+    def _compact(self) -> None:
+        """The open entries in a new file, which takes the old one's place."""
+        if self._state.foreign:
+            return
+        new = self._folder / f"{FILE}.new"
+        lines = [line_of(Header(next_id=self._state.next_id))]
+        lines += [line for e in self.entries for line in e.lines]
+        data = b"".join(lines)
+        fd = -1
+        try:
+            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            os.posix_fallocate(fd, 0, len(data) + RESERVE_BYTES)
+            if os.pwrite(fd, data, 0) != len(data):
+                raise OSError(errno.ENOSPC, "a short write")
+            os.fsync(fd)
+            step("journal.compact.written")
+            new.rename(self._path)
+        except OSError:
+            # The old file is whole: it goes on growing until there is room.
+            if fd >= 0:
+                os.close(fd)
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+            return
+        step("journal.compact.renamed")
+        os.close(self._fd)
+        self._fd = fd
+        self._state.end = len(data)
+        # Should the rename not last, a power cut has ended this boot, and its entries with it.
+        with contextlib.suppress(OSError):
+            self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

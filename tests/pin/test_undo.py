@@ -1,0 +1,213 @@
+"""The journal: every cut and every damage of its file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodeagent.errors import ActError
+from nodeagent.pin import undo
+from nodeagent.pin.undo import Former, Journal, Open, load
+
+
+def record(number: int) -> Open:
+    return Open(
+        id=number,
+        act="set_affinity",
+        boot="b",
+        at_ns=1,
+        ticks=2,
+        by="root (pid 1)",
+        why="test",
+        workload=f"w{number}",
+        pid=100 + number,
+        start_time=7,
+        comm="x",
+        cpus="1",
+    )
+
+
+def former(number: int) -> Former:
+    return Former(id=number, threads=[(100 + number, 7, "0-3")])
+
+
+def begin(journal: Journal) -> int:
+    number = journal.next_id
+    journal.begin(record(number), former(number))
+    return number
+
+
+def test_entries_come_back_and_ids_go_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert [begin(journal) for _ in range(3)] == [1, 2, 3]
+    journal.done(1, "1")
+    journal.closed(3, "undone")
+    journal.close()
+    again = Journal(tmp_path)
+    assert [(e.id, e.state, e.open.workload) for e in again.entries] == [
+        (1, "done", "w1"),
+        (2, "open", "w2"),
+    ]
+    assert again.next_id == 4 and again.notes == ()
+    assert str(again.entries[0].public().before) == "0-3"
+
+
+def good_file(folder: Path) -> bytes:
+    journal = Journal(folder)
+    for _ in range(4):
+        begin(journal)
+    for number in (1, 2, 3):
+        journal.done(number, "1")
+    journal.closed(2, "undone")
+    journal.close()
+    return (folder / undo.FILE).read_bytes().rstrip(b"\0")
+
+
+def test_cut_anywhere_loses_nothing_before_the_cut(tmp_path: Path) -> None:
+    data = good_file(tmp_path)
+    lines = data.splitlines(keepends=True)
+    for cut in range(len(data)):
+        whole = data[: data.rfind(b"\n", 0, cut) + 1]
+        found, expected = load(data[:cut], "j"), load(whole, "j")
+        assert found.entries.keys() == expected.entries.keys()
+        assert found.end == len(whole)
+        assert bool(found.notes) == (cut != len(whole))
+    assert len(lines) == 1 + 4 * 2 + 3 + 1
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return good_file(tmp_path_factory.mktemp("journal"))
+
+
+@settings(max_examples=200)
+@given(where=st.integers(0, 1 << 20), value=st.integers(0, 255))
+def test_damage_anywhere_is_told_and_the_rest_stands(good: bytes, where: int, value: int) -> None:
+    at = where % len(good)
+    if good[at] == value:
+        return
+    bad = good[:at] + bytes([value]) + good[at + 1 :]
+    found = load(bad, "j")
+    assert found.notes
+    first_bad = good[:at].count(b"\n")
+    kept = b"".join(good.splitlines(keepends=True)[:first_bad])
+    before = load(kept, "j").entries
+    after = {i for i, e in found.entries.items()}
+    # What was open before the damage is open, done or (by a later good line) closed.
+    assert before.keys() - after <= {2}
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read(data: bytes) -> None:
+    load(data, "j")
+
+
+def test_cut_tail_is_kept_aside_and_written_over(tmp_path: Path) -> None:
+    data = good_file(tmp_path)
+    path = tmp_path / undo.FILE
+    path.write_bytes(data[:-10])
+    journal = Journal(tmp_path)
+    assert "the last write was cut" in journal.notes[0]
+    assert (tmp_path / "undo.log.damaged").read_bytes() == data.splitlines(keepends=True)[-1][:-10]
+    assert begin(journal) == 5
+    journal.close()
+    again = Journal(tmp_path)
+    assert again.notes == () and [e.id for e in again.entries] == [1, 2, 3, 4, 5]
+
+
+def test_a_newer_version_s_records_are_kept(tmp_path: Path) -> None:
+    good_file(tmp_path)
+    path = tmp_path / undo.FILE
+    import zlib
+
+    body = b'{"t":"from-the-future","id":9}'
+    line = b"%08x %s\n" % (zlib.crc32(body), body)
+    path.write_bytes(path.read_bytes().rstrip(b"\0") + line)
+    journal = Journal(tmp_path)
+    assert "another version" in journal.notes[0]
+    assert {e.id for e in journal.entries} == {1, 3, 4}
+    assert line in path.read_bytes()
+
+
+def test_compaction_is_bounded_and_keeps_what_is_open(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, compact_bytes=8192)
+    kept = begin(journal)
+    journal.done(kept, "1")
+    for _ in range(120):
+        number = begin(journal)
+        journal.closed(number, "undone")
+    size = (tmp_path / undo.FILE).stat().st_size
+    assert size < 8192 + 2 * undo.RESERVE_BYTES
+    expected = journal.next_id
+    journal.close()
+    again = Journal(tmp_path)
+    assert [e.id for e in again.entries] == [kept] and again.next_id == expected
+    assert again.entries[0].state == "done" and again.notes == ()
+
+
+def test_two_refuse(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    with pytest.raises(ActError, match="another actor holds this journal"):
+        Journal(tmp_path)
+    journal.close()
+    Journal(tmp_path).close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "nodeagent-test", place])
+    if done.returncode != 0:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def fill(folder: Path) -> None:
+    fd = os.open(folder / "filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for size in (4096, 1):
+        try:
+            while True:
+                os.write(fd, b"x" * size)
+        except OSError:
+            continue
+    os.close(fd)
+
+
+def test_full_disk_refuses_before_and_can_still_finish(small_disk: Path) -> None:
+    journal = Journal(small_disk / "journal")
+    number = begin(journal)
+    fill(small_disk)
+    journal.done(number, "1")
+    journal.undoing(number)
+    refused = 0
+    for _ in range(1000):
+        try:
+            later = begin(journal)
+        except ActError as error:
+            refused += 1
+            assert "No space left" in str(error) and error.remedy
+            break
+        journal.closed(later, "undone")
+    assert refused == 1
+    journal.closed(number, "undone")
+    assert journal.entries == ()
+    journal.close()
+    (small_disk / "filler").unlink()
+    again = Journal(small_disk / "journal")
+    assert again.entries == () and again.notes == ()
+    again.close()
+
+
+def test_a_disk_that_was_full_from_the_start(small_disk: Path) -> None:
+    (small_disk / "journal").mkdir()
+    fill(small_disk)
+    with pytest.raises(ActError, match="cannot be opened"):
+        Journal(small_disk / "journal")
