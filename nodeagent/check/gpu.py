@@ -163,7 +163,9 @@ def log(s: Seen) -> Iterator[Judged]:
             kind = f"xid {xid}" if xid is not None else event.kind
             groups.setdefault((kind, event.bdf or ""), []).append(i)
     for (kind, bdf), members in groups.items():
-        first = events[members[0]]
+        first = events[
+            next((i for i in members if _severe(events[i].kind, events[i].details)), members[0])
+        ]
         subject = f"{kind} {bdf}".strip()
         times = f", {len(members)} lines" if len(members) > 1 else ""
         where = f"line {first.line}" + (f" of {first.file}" if first.file else "")

@@ -17,6 +17,7 @@ from nodeagent.check.record import (
     ok,
     saw,
     shown,
+    some,
     warn,
 )
 from nodeagent.model.cpuset import CpuSet
@@ -121,6 +122,42 @@ def syntax(s: Seen) -> Iterator[Judged]:
             yield ok(name, f"{found.text} names CPUs {found.cpus or 'none of its own'}", evidence)
     if not any_given:
         raise NotApplicable("the command line names no CPU list")
+
+
+@check(
+    "isolation.unknown-parameters",
+    "the kernel knows every isolation argument",
+    means="FAIL when the kernel log says that it does not know isolcpus, nohz_full, rcu_nocbs or "
+    "irqaffinity, or that nohz_full is not supported. NA when no kernel log was read.",
+    why="An argument the kernel does not know is passed on to user space and does nothing.",
+    prove="dmesg | grep -E 'Unknown kernel command line|Housekeeping:'",
+    mend="Boot a kernel built with CONFIG_NO_HZ_FULL and CONFIG_RCU_NOCB_CPU, or drop "
+    "the argument.",
+    source="Linux init/main.c print_unknown_bootoptions(); kernel/sched/isolation.c",
+)
+def unknown_parameters(s: Seen) -> Iterator[Judged]:
+    """What the log said about the command line."""
+    texts = s.snapshot.texts
+    if s.snapshot.events is None:
+        raise NotApplicable("no kernel log was read")
+    words = texts.get("log/unknown-parameters", "")
+    lost = [w for w in words.split() if w.partition("=")[0].replace("-", "_") in LISTS]
+    if "log/nohz-unsupported" in texts and not any(w.startswith("nohz_full") for w in lost):
+        yield fail(
+            "nohz_full",
+            "this kernel was built without CONFIG_NO_HZ_FULL and ignores nohz_full=",
+            saw("kernel log", texts["log/nohz-unsupported"]),
+            remedy="boot a kernel with CONFIG_NO_HZ_FULL=y, or drop nohz_full=",
+        )
+    if lost:
+        yield fail(
+            some(w.partition("=")[0] for w in lost),
+            f"the kernel does not know {some(lost)}: they do nothing",
+            saw("kernel log", f"Unknown kernel command line parameters {words}"),
+            remedy="boot a kernel with CONFIG_NO_HZ_FULL=y and CONFIG_RCU_NOCB_CPU=y, or drop them",
+        )
+    if not lost and "log/nohz-unsupported" not in texts:
+        yield ok("command line", "the log names no isolation argument that the kernel dropped")
 
 
 @check(

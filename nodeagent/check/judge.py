@@ -17,17 +17,19 @@ from nodeagent.check import (
     locality,
     memory,
     numa,
+    paste,
     pcie,
     reading,
     shm,
 )
 from nodeagent.check.policy import Policy
 from nodeagent.check.record import Check, Judged, Missing, NotApplicable, Seen, saw
-from nodeagent.model.finding import Finding, Verdict
+from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.snapshot import Snapshot
 
 CHECKS: tuple[Check, ...] = (
     isolation.syntax,
+    isolation.unknown_parameters,
     isolation.in_force,
     isolation.nohz_full_in_force,
     isolation.consistent,
@@ -89,6 +91,9 @@ CHECKS: tuple[Check, ...] = (
     feed.socket_buffer,
     feed.rp_filter,
     feed.nic_link,
+    paste.damaged,
+    paste.recognised,
+    paste.agrees,
     reading.complete,
 )
 """Every check, in the order in which findings are listed."""
@@ -125,7 +130,22 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
             if waive is not None:
                 finding = dataclasses.replace(finding, waived_until=waive.until.isoformat())
             found.append(finding)
+    if snapshot.pasted is not None and all(
+        f.verdict is Verdict.NA or f.id.startswith(_ABOUT_INPUT) for f in found
+    ):
+        found.append(_NOTHING)
     return tuple(found)
+
+
+_ABOUT_INPUT = ("paste.", "reading.")
+_NOTHING = Finding(
+    id="paste.recognised",
+    verdict=Verdict.UNKNOWN,
+    subject="input",
+    message="no check applies to what was pasted: there is nothing to judge",
+    evidence=(Evidence(path="input", text="every check is not applicable"),),
+    remedy="paste more of the machine, e.g. nvidia-smi topo -m, lscpu, /proc/cmdline, dmesg",
+)
 
 
 def _answers(check: Check, seen: Seen) -> Iterator[Judged]:

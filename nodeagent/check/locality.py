@@ -129,8 +129,10 @@ def pairing(n: Neighbours) -> dict[str, str]:
 @check(
     "locality.gpu-nic",
     "every GPU has a NIC on its NUMA node",
-    means="WARN for GPUs whose nearest NIC is across the socket interconnect (SYS); OK tells the "
-    "nearest NIC of each GPU, ties shared fairly. Only NICs that carry data count: those with "
+    means="WARN for GPUs whose nearest NIC is across the socket interconnect (SYS), INFO "
+    "when there "
+    "are fewer NICs than nodes with GPUs; OK tells each GPU's nearest NIC, ties shared "
+    "fairly. Only NICs that carry data count: those with "
     "RDMA where there are any. NA without GPUs or NICs; UNKNOWN when the nodes are not told.",
     why="GPUDirect across the socket link runs at a fraction of the NIC's rate and takes bandwidth "
     "from every thread of both sockets.",
@@ -148,19 +150,23 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
     far = [g for g in n.gpus if near[g][0] == "SYS"]
     untold = [g for g in n.gpus if near[g][0] not in ORDER]
     pairs = pairing(n)
+    homes = {n.node.get(g) for g in n.gpus} - {None}
     if far:
         nodes = sorted({x for g in far if (x := n.node.get(g)) is not None})
         where = f" (node {some(nodes)})" if nodes else ""
-        all_far = "no GPU has" if len(far) == len(n.gpus) else f"GPUs {some(far)}{where} have no"
-        nic = n.nearest(far[0])[1][0]
-        yield warn(
-            f"gpu {some(far)}",
-            f"{all_far}{' a' if len(far) == len(n.gpus) else ''} NIC on their node: the nearest is "
-            "across the socket interconnect (SYS)",
-            Evidence(path=n.source, text=f"{far[0]} to {nic}: SYS"),
-            remedy="move a NIC to a slot of that socket, or keep traffic of these GPUs on NVLink "
-            "and off GPUDirect (NCCL_NET_GDR_LEVEL=PHB)",
+        none_near = len(far) == len(n.gpus)
+        who = "no GPU has a" if none_near else f"GPUs {some(far)}{where} have no"
+        sentence = f"{who} NIC on their node: the nearest is across the socket interconnect (SYS)"
+        evidence = Evidence(path=n.source, text=f"{far[0]} to {n.nearest(far[0])[1][0]}: SYS")
+        remedy = (
+            "move a NIC to a slot of that socket, or keep traffic of these GPUs on NVLink and off "
+            "GPUDirect (NCCL_NET_GDR_LEVEL=PHB)"
         )
+        # One NIC cannot be near the GPUs of two sockets: that machine is as it was bought.
+        if none_near or len(n.nics) >= len(homes) > 0:
+            yield warn(f"gpu {some(far)}", sentence, evidence, remedy=remedy)
+        else:
+            yield info(f"gpu {some(far)}", sentence, evidence, remedy=remedy)
     if pairs:
         yield ok(
             f"gpu {some(pairs)}",

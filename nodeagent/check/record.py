@@ -277,7 +277,8 @@ class Seen:
     def latency_matters(self) -> bool:
         """Whether this machine was given a job where tails matter: GPUs, isolated CPUs; or a
         person asks about pasted settings."""
-        return self.gpus_compute or bool(self.isolated) or self.snapshot.pasted
+        pasted = self.snapshot.pasted is not None
+        return self.gpus_compute or bool(self.isolated) or pasted
 
 
 def some(items: Iterable[object], limit: int = 8) -> str:

@@ -19,6 +19,7 @@ from nodeagent.errors import NodeagentError, UsageError
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help)
     "topology": ("nodeagent.cli.topology:topology", "The machine: show it, check it."),
+    "diagnose": ("nodeagent.cli.diagnose:diagnose", "Judge what somebody pasted, no agent needed."),
     "explain": ("nodeagent.cli.explain:explain", "What a check means, and how to mend it."),
     "capture": ("nodeagent.cli.capture:capture", "The machine as one redacted text file."),
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
+from nodeagent.model.pasted import Pasted
 from nodeagent.model.topology import Isolation, Topology
 
 
@@ -133,8 +134,8 @@ class Snapshot:
     asked: Isolation = field(default_factory=Isolation)
     """What the boot arguments ask for; `topology.isolation` is what is in force."""
     nvmes: tuple[NvmeFacts, ...] = ()
-    pasted: bool = False
-    """True: built from what somebody pasted; what is absent was not asked for."""
+    pasted: Pasted | None = None
+    """Set when built from what somebody pasted; what is absent was then not asked for."""
     complete: bool = True
     """What is absent was not on the machine. False: a tree somebody recorded in part, in which an
     absent file tells nothing."""

@@ -15,6 +15,7 @@ from nodeagent.check.policy import Policy
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
+from nodeagent.model.pasted import Pasted
 from nodeagent.model.pci import Aer, Link
 from nodeagent.model.snapshot import GpuFacts, Irq, NicFacts, Nvml, Snapshot
 from nodeagent.model.topology import (
@@ -132,7 +133,7 @@ def matrix(links: Mapping[tuple[str, str], str], nodes: Mapping[str, int | None]
     gpus = tuple(n for n in nodes if n.startswith("GPU"))
     return dataclasses.replace(
         no_pci(H),
-        pasted=True,
+        pasted=Pasted(),
         matrix=LinkMatrix(
             gpus=gpus,
             nics=tuple(sorted({n for pair in links for n in pair if n.startswith("NIC")})),
@@ -192,6 +193,10 @@ def offline(s: Snapshot, gone: str) -> Snapshot:
     return topo(s, online=s.topology.online - cpus(gone))
 
 
+def pasted(**fields: tuple[str, ...]) -> Snapshot:
+    return dataclasses.replace(H, pasted=Pasted(**fields))
+
+
 V = Verdict
 CASES: list[tuple[str, str, Snapshot, Verdict]] = [
     (check, name, machine, verdict)
@@ -206,6 +211,13 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("beyond the last", with_cmdline(Q, "nohz_full=2-31"), V.WARN),
             ("not seen", no_cmdline(Q), V.UNKNOWN),
             ("nothing asked", H, V.NA),
+        ],
+        "isolation.unknown-parameters": [
+            ("none", events(), V.OK),
+            ("two", with_texts(events(), {"log/unknown-parameters": "a nohz_full=2 rcu_nocbs=2"}),
+             V.FAIL),
+            ("no nohz", with_texts(events(), {"log/nohz-unsupported": "Housekeeping: x"}), V.FAIL),
+            ("no log", H, V.NA),
         ],
         "isolation.in-force": [
             ("as asked", Q, V.OK),
@@ -460,6 +472,9 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
         "locality.gpu-nic": [
             ("near", H, V.OK),
             ("far", matrix({("GPU0", "NIC0"): "SYS"}, {"GPU0": 0}), V.WARN),
+            ("one NIC, far from one of two", matrix(
+                {("GPU0", "NIC0"): "PIX", ("GPU1", "NIC0"): "SYS"}, {"GPU0": 0, "GPU1": 1}),
+             V.INFO),
             ("not seen", unlisted(), V.UNKNOWN),
             ("no GPU", B, V.NA),
             ("nobody tells", topo(H, relations=()), V.NA),
@@ -654,6 +669,26 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
              V.UNKNOWN),
             ("down", dataclasses.replace(H, nics=()), V.NA),
         ],
+        "paste.damaged": [
+            ("whole", pasted(kinds=("matrix",)), V.OK),
+            ("repaired", pasted(repairs=("topo.txt: line 2: ...",)), V.WARN),
+            ("open", pasted(unclear=("topo.txt: line 2: ...",)), V.UNKNOWN),
+            ("refused", pasted(refused=("topo.txt: no header",)), V.REFUSE),
+            ("no paste", H, V.NA),
+        ],
+        "paste.recognised": [
+            ("all", pasted(kinds=("matrix",)), V.OK),
+            ("one not", pasted(kinds=("matrix",), unrecognised=("x.txt",)), V.UNKNOWN),
+            ("nothing to judge", dataclasses.replace(
+                topo(no_pci(B), online=cpus(""), present=cpus(""), nodes=()), texts={},
+                boot_args=(), pasted=Pasted(kinds=("values",))), V.UNKNOWN),
+            ("no paste", H, V.NA),
+        ],
+        "paste.agrees": [
+            ("agree", pasted(), V.OK),
+            ("differ", pasted(conflicts=("/proc/x: a says 1, b says 2",)), V.WARN),
+            ("no paste", H, V.NA),
+        ],
         "reading.complete": [
             ("all", H, V.OK),
             ("not seen", unreadable(H, "sys/anything"), V.UNKNOWN),
@@ -661,7 +696,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
     }.items()
     for name, machine, verdict in rows
 ]  # fmt: skip
-LOUDEST = (V.FAIL, V.WARN, V.UNKNOWN, V.INFO, V.OK, V.NA)
+LOUDEST = (V.REFUSE, V.FAIL, V.WARN, V.UNKNOWN, V.INFO, V.OK, V.NA)
 
 
 def answers(check_id: str, s: Snapshot) -> list[Finding]:
@@ -686,7 +721,8 @@ def test_verdict(check_id: str, machine: Snapshot, expected: Verdict) -> None:
 def test_each_check_is_tried_on_every_side() -> None:
     # These cannot be unable to see: they judge what is there, or it was never asked for.
     always_see = {"contradiction.nvml", "contradiction.matrix", "cgroup.partition",
-                  "cgroup.throttled", "gpu.log"}  # fmt: skip
+                  "cgroup.throttled", "gpu.log", "paste.agrees",
+                  "isolation.unknown-parameters"}  # fmt: skip
     only_tell = {"isolation.no-balancing", "numa.memory-only", "numa.subnodes",
                      "pcie.virtual-tree"}  # fmt: skip
     always_apply = {"reading.complete", "cpu.offline"}
@@ -824,7 +860,7 @@ def test_no_snapshot_breaks_a_check(
         matrix=matrix,
         texts=texts,
         live=live,
-        pasted=pasted,
+        pasted=Pasted() if pasted else None,
         complete=complete,
         host=dataclasses.replace(H.host, virtual=virtual),
         nics=(NicFacts(name="e", bdf=NIC0, operstate="up", speed_mbps=1, rx_queues=1, tx_queues=1,

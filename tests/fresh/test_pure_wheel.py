@@ -144,3 +144,11 @@ def test_explain(python: pathlib.Path) -> None:
     done = run(python, "explain", "isolation.irqaffinity-overlap")
     assert done.returncode == 0, done.stderr
     assert "What it means" in done.stdout
+
+
+def test_diagnose(python: pathlib.Path) -> None:
+    matrix = "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n"
+    done = run(python, "-o", "json", "diagnose", "-", stdin=matrix)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["facts"]["links"]["GPU0-GPU1"] == "PIX"
+    assert run(python, "diagnose", "-", stdin=matrix).stdout.startswith("OK - ")

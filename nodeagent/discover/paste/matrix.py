@@ -1,0 +1,258 @@
+"""`nvidia-smi topo -m`: a matrix of devices, repaired only where there is one reading.
+
+Source: nvidia-smi topo -h (legend); the layout of drivers 384 to 580.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nodeagent.discover.paste.part import Part, cpulist
+from nodeagent.errors import ParseError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.matrix import LinkMatrix
+
+HEADINGS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+_HEADING = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID", re.IGNORECASE)
+_CLASS = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|OK|CNS|GNS|TNS|NS|DR|U")
+_CELL = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC")
+_GLUED_CELLS = re.compile(rf"(?:{_CELL.pattern}){{2,}}")
+_GPU = re.compile(r"GPU\d+")
+_NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\d+_(?:bond_)?\d+|[A-Za-z][A-Za-z0-9_.:\-]*\d[\w.:\-]*")
+_GLUED_NAMES = re.compile(r"(?:(?:GPU|NIC)\d+|mlx\d_\d+){2,}")
+_ONE_NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\d_\d+")
+_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
+_MARKS = re.compile(r"^\s*(?:[#>|]+\s?)*")
+_NOTHING = re.compile(r"(?:.*[:=]\s*)?(?:could not collect|n/a)\s*", re.IGNORECASE)
+
+
+class Damaged(ParseError):  # noqa: N818  # what the matrix is
+    """A matrix that has no single reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    line: int
+    devices: tuple[str, ...]
+    headings: tuple[tuple[str, int], ...]
+    """(heading, column where it starts)."""
+
+
+def read_matrix(text: str) -> Part | None:
+    """The matrix in a text; None when the text speaks of none. A Part with `refused` when it does
+    and cannot be read."""
+    lines = [_unmarked(line) for line in text.split("\n")]
+    repairs: list[str] = []
+    header = next((h for i, x in enumerate(lines) if (h := _header(i, x, repairs))), None)
+    if header is None:
+        if _NOTHING.fullmatch(text.strip()):
+            return _part(LinkMatrix(gpus=(), nics=(), links={}), [], [])
+        return _headless(text, lines)
+    try:
+        return _read(lines, header, repairs)
+    except Damaged as damage:
+        return _refused(str(damage))
+
+
+def _headless(text: str, lines: list[str]) -> Part | None:
+    """No header: refused when rows, headings or a NIC legend show that a matrix was meant."""
+    for number, line in enumerate(lines, 1):
+        tokens = line.split()
+        if len(tokens) > 1 and _GPU.fullmatch(tokens[0]) and _CELL.fullmatch(tokens[1]):
+            return _refused(f"line {number}: a row of a topology matrix without its header")
+    if _HEADING.search(text) and re.search(r"^\s*NIC\d+\s*:", text, re.MULTILINE):
+        return _refused("a NIC legend and headings of a topology matrix, but no rows")
+    return None
+
+
+def _refused(why: str) -> Part:
+    return Part(kind="matrix", refused=f"the topology matrix cannot be read: {why}")
+
+
+def _unmarked(line: str) -> str:
+    """Without comment and quotation marks, columns kept, carriage returns as blanks."""
+    m = _MARKS.match(line)
+    head = line[: m.end()] if m else ""
+    return re.sub(r"[#>|]", " ", head) + line[len(head) :].replace("\r", " ").rstrip()
+
+
+def _header(index: int, line: str, repairs: list[str]) -> _Header | None:
+    """The header, if this line is one: device names only, then headings."""
+    first = _HEADING.search(line)
+    names = line[: first.start()] if first else line
+    devices: list[str] = []
+    mended: list[str] = []
+    for token in names.split():
+        if _GLUED_NAMES.fullmatch(token):
+            parts = _ONE_NAME.findall(token)
+            mended.append(f"line {index + 1}: header {token!r} read as {' '.join(parts)}")
+            devices += parts
+        elif _CLASS.fullmatch(token) or not _NAME.fullmatch(token):
+            return None
+        else:
+            devices.append(token)
+    if not devices or not _GPU.fullmatch(devices[0]) or (first is None and len(devices) < 2):
+        return None
+    repairs += mended
+    found = tuple((_heading(m[0]), m.start()) for m in _HEADING.finditer(line))
+    return _Header(index, tuple(devices), found)
+
+
+def _heading(text: str) -> str:
+    words = " ".join(text.split()).lower()
+    return next(h for h in HEADINGS if h.lower() == words)
+
+
+def _read(lines: list[str], header: _Header, repairs: list[str]) -> Part:
+    devices = header.devices
+    if len(set(devices)) != len(devices):
+        raise Damaged("header", " ".join(devices), "each device once")
+    links: dict[tuple[str, str], str] = {}
+    columns: dict[str, dict[str, CpuSet | None]] = {name: {} for name, _ in header.headings}
+    rows: list[str] = []
+    unclear: list[str] = []
+    legend: dict[str, str] = {}
+    for index in range(header.line + 1, len(lines)):
+        line = lines[index]
+        tokens = line.split()
+        if m := _LEGEND.match(line):
+            legend[m[1]] = m[2]
+        if len(tokens) < 2 or tokens[0] not in devices or tokens[0] in rows:
+            continue
+        if not _CELL.match(tokens[1]):
+            continue
+        name = tokens[0]
+        cells, rest_at = _cells(index + 1, line, name, devices, repairs)
+        for column, cell in zip(devices, cells, strict=True):
+            if cell != "X":
+                links[name, column] = cell
+        rows.append(name)
+        if _GPU.fullmatch(name):
+            for heading, value in _rest(index + 1, line, rest_at, header, unclear).items():
+                columns[heading][name] = value
+    if not rows:
+        raise Damaged("rows", "none", "one for each GPU of the header")
+    gpus = tuple(d for d in devices if _GPU.fullmatch(d))
+    nics = tuple(d for d in devices if d not in gpus)
+    matrix = LinkMatrix(
+        gpus=gpus,
+        nics=nics,
+        links=links,
+        cpu_affinity=columns.get("CPU Affinity", {}),
+        numa_affinity=columns.get("NUMA Affinity", {}),
+        gpu_numa_id=columns.get("GPU NUMA ID", {}),
+        nic_names={n: legend[n] for n in nics if n in legend},
+        columns=tuple(name for name, _ in header.headings),
+        rows=tuple(rows),
+        truncated=any(g not in rows for g in gpus),
+    )
+    return _part(matrix, repairs, unclear)
+
+
+def _cells(
+    number: int, line: str, name: str, devices: tuple[str, ...], repairs: list[str]
+) -> tuple[list[str], int]:
+    """The row's cells and the offset behind the last of them. The X of the row stands in its own
+    column, or the row is refused: a shifted row would put every link on the wrong device."""
+    cells: list[str] = []
+    end = 0
+    for i, m in enumerate(re.finditer(r"\S+", line)):
+        if i == 0:
+            continue
+        if len(cells) == len(devices):
+            break
+        token = m[0]
+        if _CELL.fullmatch(token):
+            cells.append(token)
+        elif _GLUED_CELLS.fullmatch(token):
+            parts = [p[0] for p in _CELL.finditer(token)]
+            if "".join(parts) != token:
+                raise Damaged(f"line {number}", token, "classes such as PIX or NV18")
+            repairs.append(f"line {number}: cell {token!r} read as {' '.join(parts)}")
+            cells += parts
+        else:
+            break
+        end = m.end()
+    if len(cells) != len(devices):
+        raise Damaged(f"line {number}", f"{len(cells)} cells", f"{len(devices)}, as in the header")
+    if cells.index("X") != devices.index(name) if "X" in cells else True:
+        raise Damaged(f"line {number}", line, f"the X of {name} in its own column")
+    return cells, end
+
+
+def _rest(
+    number: int, line: str, at: int, header: _Header, unclear: list[str]
+) -> dict[str, CpuSet | None]:
+    """Affinity columns of a row. Blank cells are None; where a value could belong to two columns
+    it belongs to none."""
+    names = [name for name, _ in header.headings]
+    values: dict[str, CpuSet | None] = dict.fromkeys(names)
+    tokens = [(m.start() + at, m[0]) for m in re.finditer(r"\S+", line[at:])]
+    if not names or not tokens:
+        return values
+    if len(tokens) == len(names):
+        found = dict(zip(names, (t for _, t in tokens), strict=True))
+    elif len(tokens) > len(names):
+        unclear.append(f"line {number}: {len(tokens)} values behind the links, {len(names)} headed")
+        return values
+    elif "\t" in line[at:]:
+        found = _by_tabs(line[at:], names)
+    else:
+        found = _by_columns(tokens, header)
+    if len(found) != len(tokens) and len(tokens) != len(names):
+        unclear.append(f"line {number}: {' '.join(t for _, t in tokens)!r} fits several columns")
+        return values
+    for heading, text in found.items():
+        try:
+            values[heading] = cpulist(text)
+        except ParseError:
+            unclear.append(f"line {number}: {heading} {text!r} is no list")
+    return values
+
+
+def _by_tabs(rest: str, names: list[str]) -> dict[str, str]:
+    """nvidia-smi puts one tab before CPU and NUMA affinity and two before the GPU's NUMA id."""
+    fields = [f.strip() for f in rest.split("\t")[1:]]
+    found = dict(zip(names, fields, strict=False))
+    if names[-1:] == ["GPU NUMA ID"] and len(fields) > len(names):
+        found["GPU NUMA ID"] = next((f for f in fields[len(names) - 1 :] if f), "")
+    return {k: v for k, v in found.items() if v}
+
+
+def _by_columns(tokens: list[tuple[int, str]], header: _Header) -> dict[str, str]:
+    """Each value under the heading that starts nearest to it."""
+    found: dict[str, str] = {}
+    for start, token in tokens:
+        near = sorted(header.headings, key=lambda h: abs(h[1] - start))
+        if len(near) > 1 and abs(near[0][1] - start) == abs(near[1][1] - start):
+            return {}
+        if near[0][0] in found:
+            return {}
+        found[near[0][0]] = token
+    return found
+
+
+def _part(matrix: LinkMatrix, repairs: list[str], unclear: list[str]) -> Part:
+    facts: dict[str, object] = {
+        "gpus": list(matrix.gpus),
+        "nics": list(matrix.nics),
+        "links": {f"{a}-{b}": c for (a, b), c in matrix.links.items()},
+        "truncated": matrix.truncated,
+    }
+    for heading, key, values in (
+        ("CPU Affinity", "cpu_affinity", matrix.cpu_affinity),
+        ("NUMA Affinity", "numa_affinity", matrix.numa_affinity),
+        ("GPU NUMA ID", "gpu_numa_id", matrix.gpu_numa_id),
+    ):
+        if heading in matrix.columns:
+            facts[key] = {g: None if v is None else str(v) for g, v in values.items()}
+    if matrix.nic_names:
+        facts["nic_names"] = dict(matrix.nic_names)
+    return Part(
+        kind="matrix",
+        facts=facts,
+        matrix=matrix,
+        repairs=tuple(repairs),
+        unclear=tuple(unclear),
+    )

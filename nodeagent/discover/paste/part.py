@@ -1,0 +1,72 @@
+"""What a reader of pasted text gives back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.errors import ParseError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.kernel_event import KernelEvent
+from nodeagent.model.matrix import LinkMatrix
+from nodeagent.model.pci import PciFunction
+from nodeagent.model.topology import PeerLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A pasted file: its name (for sentences, and as a last hint) and its text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one text says. `files` are kernel files (path below the root -> text) that say the
+    same, so that the one reader of machines reads them too; `facts` is the contract's shape."""
+
+    kind: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    weak: Mapping[str, str] = field(default_factory=dict)
+    """Like `files`, concluded from others: anything that says it outright wins."""
+    links_to: Mapping[str, str] = field(default_factory=dict)
+    """Symbolic links: path below the root -> target."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """What is no file of its own, as `Snapshot.texts` keeps it (log/...)."""
+    matrix: LinkMatrix | None = None
+    functions: tuple[PciFunction, ...] = ()
+    links: Mapping[frozenset[str], tuple[PeerLink, ...]] = field(default_factory=dict)
+    events: tuple[KernelEvent, ...] | None = None
+    repairs: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+    """Sentences about what has two readings, and was therefore left open."""
+    refused: str | None = None
+    """Why the text is too damaged to be judged."""
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|(?<![\w\]])\[(?:4|0|1)m|\x1b[()][A-Z0-9]")
+
+
+def clean(text: str) -> str:
+    """Without colour codes, byte-order mark and carriage returns at line ends."""
+    return _ANSI.sub("", text.lstrip("\ufeff").replace("\r\n", "\n"))
+
+
+def cpulist(text: str) -> CpuSet | None:
+    """A CPU list in the kernel's or nvidia-smi's form (`0-0,2-2`), None for blank or N/A. Raises
+    ParseError."""
+    text = text.strip()
+    if not text or text.upper() in ("N/A", "NONE", "-"):
+        return None
+    return CpuSet.parse(text)
+
+
+def cpulist_or_none(text: str) -> CpuSet | None:
+    """Like `cpulist`, None also for what is no list."""
+    try:
+        return cpulist(text)
+    except ParseError:
+        return None

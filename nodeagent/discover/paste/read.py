@@ -1,0 +1,201 @@
+"""All pasted texts together: recognised, read, merged, and made into one Snapshot."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nodeagent.discover import pci
+from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
+from nodeagent.discover.paste.kfd import kfd_facts
+from nodeagent.discover.paste.klog import fact, read_log
+from nodeagent.discover.paste.matrix import read_matrix
+from nodeagent.discover.paste.nccl import read_nccl, relation_facts
+from nodeagent.discover.paste.part import Part, Text, clean
+from nodeagent.discover.paste.rocm import read_rocm
+from nodeagent.discover.paste.values import read_values
+from nodeagent.discover.root import Root
+from nodeagent.discover.snapshot import read_snapshot
+from nodeagent.discover.store import Entry, Link, TableStore
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.kernel_event import KernelEvent
+from nodeagent.model.pasted import Pasted
+from nodeagent.model.pci import PciFunction
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.topology import PeerLink
+
+_LOG_NAME = re.compile(r"dmesg|journal|syslog|messages|klog|kern\.log|\.log$", re.IGNORECASE)
+_NOISE = (
+    "No such file or directory",
+    "not there, expected a CPU list",
+)
+"""What a reader of whole machines misses in a few pasted lines: nobody asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paste:
+    """The snapshot that the input adds up to, and the contract's `facts`."""
+
+    snapshot: Snapshot
+    facts: dict[str, object]
+
+
+def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
+    """Everything that the texts (and a directory tree with sys/ or proc/, `root`) say."""
+    parts: list[tuple[Text, Part]] = []
+    unrecognised: list[str] = []
+    for text in texts:
+        found = list(_parts(text))
+        parts += [(text, p) for p in found]
+        if not found:
+            unrecognised.append(text.name)
+    files, conflicts = _merged(parts)
+    base = _snapshot(root, files, parts)
+    kfd = kfd_facts(root) if root is not None else {}
+    functions = _functions(base, parts)
+    links: dict[frozenset[str], tuple[PeerLink, ...]] = {}
+    for _, part in parts:
+        links |= part.links
+    relations = pci.relate(functions, links) if functions else ()
+    topology = dataclasses.replace(base.topology, pci=functions, relations=relations)
+    events, log_facts = _events(parts)
+    matrix = next((p.matrix for _, p in parts if p.matrix is not None and p.matrix.gpus), None)
+    facts = _facts(parts) | log_facts | kfd
+    if any(p.kind == "nccl" for _, p in parts):
+        facts["relations"] = relation_facts(relations)
+    pasted = Pasted(
+        kinds=tuple(dict.fromkeys([p.kind for _, p in parts] + (["tree"] if root else []))),
+        repairs=_said(parts, lambda p: p.repairs),
+        unclear=_said(parts, lambda p: p.unclear),
+        conflicts=tuple(conflicts),
+        refused=_said(parts, lambda p: (p.refused,) if p.refused else ()),
+        unrecognised=tuple(unrecognised),
+    )
+    snapshot = dataclasses.replace(
+        base, topology=topology, matrix=matrix, events=events, pasted=pasted
+    )
+    return Paste(snapshot=snapshot, facts=facts)
+
+
+def _parts(text: Text) -> Iterator[Part]:
+    """Every reading of one text: a whole report (vLLM's collect_env) holds several kinds."""
+    body = clean(text.text)
+    nccl = read_nccl(body)
+    if nccl is not None:
+        yield nccl
+        return
+    rocm = read_rocm(body)
+    is_log = _LOG_NAME.search(text.name.rpartition("/")[2]) is not None
+    log = read_log(body, text.name, is_log=is_log)
+    values = read_values(body, text.name)
+    found = (
+        rocm if rocm is not None else read_matrix(body),
+        read_lscpu(body),
+        read_numactl(body),
+        log,
+        values,
+    )
+    for part in found:
+        if part is not None:
+            yield part
+
+
+def _merged(parts: Sequence[tuple[Text, Part]]) -> tuple[dict[str, str], list[str]]:
+    """Kernel files of all parts; the first one wins, and a later one that differs is told."""
+    files: dict[str, str] = {}
+    source: dict[str, str] = {}
+    conflicts: list[str] = []
+    for text, part in parts:
+        for path, value in part.files.items():
+            if path not in files:
+                files[path], source[path] = value, text.name
+            elif files[path].split() != value.split():
+                conflicts.append(
+                    f"/{path}: {source[path]} says {files[path][:60]!r}, "
+                    f"{text.name} says {value[:60]!r}"
+                )
+    for _, part in parts:
+        for path, value in part.weak.items():
+            files.setdefault(path, value)
+    return files, conflicts
+
+
+def _snapshot(
+    root: Root | None, files: dict[str, str], parts: Sequence[tuple[Text, Part]]
+) -> Snapshot:
+    """What the one reader of machines makes of these files; a tree is read as it is."""
+    if root is not None:
+        snapshot = read_snapshot(root)
+    else:
+        table: dict[str, Entry] = {p: v.encode() + b"\n" for p, v in files.items() if v}
+        table |= {p: b"\n" for p, v in files.items() if not v}
+        for _, part in parts:
+            for path, target in part.links_to.items():
+                table.setdefault(path, Link(target))
+        snapshot = read_snapshot(Root(TableStore(table), live=False, label="the input"))
+    texts = {**snapshot.texts, **files}
+    for _, part in parts:
+        texts |= part.texts
+    topology = snapshot.topology
+    if not any("thread_siblings" in p or "core_cpus" in p for p in files) and root is None:
+        # Without sibling lists the reader takes each PU for a core; here nobody said so.
+        topology = dataclasses.replace(topology, smt_siblings=())
+    if "sys/devices/system/cpu/possible" not in files and root is None:
+        topology = dataclasses.replace(topology, possible=CpuSet())
+    if "sys/devices/system/cpu/present" not in files and root is None:
+        topology = dataclasses.replace(topology, present=CpuSet())
+    return dataclasses.replace(
+        snapshot,
+        topology=topology,
+        texts=texts,
+        unread=tuple(u for u in snapshot.unread if u.reason not in _NOISE),
+        live=False,
+    )
+
+
+def _functions(base: Snapshot, parts: Sequence[tuple[Text, Part]]) -> tuple[PciFunction, ...]:
+    found = {p.bdf: p for p in base.topology.pci}
+    for _, part in parts:
+        for function in part.functions:
+            found.setdefault(function.bdf, function)
+    return tuple(found[bdf] for bdf in sorted(found))
+
+
+def _events(
+    parts: Sequence[tuple[Text, Part]],
+) -> tuple[tuple[KernelEvent, ...] | None, dict[str, object]]:
+    logs = [p.events for _, p in parts if p.events is not None]
+    if not logs:
+        return None, {}
+    events = tuple(e for log in logs for e in log)
+    if len(logs) == 1:
+        return events, {"kernel_events": [fact(e) for e in events]}
+    return events, {"kernel_events": [{**fact(e), "file": e.file} for e in events]}
+
+
+def _facts(parts: Sequence[tuple[Text, Part]]) -> dict[str, object]:
+    """Facts of all parts; the first one that speaks of a key wins, lists of nodes are joined."""
+    facts: dict[str, object] = {}
+    for _, part in parts:
+        for key, value in part.facts.items():
+            if key == "numa_nodes" and isinstance(facts.get(key), list):
+                facts[key] = _joined(facts[key], value)
+            else:
+                facts.setdefault(key, value)
+    return facts
+
+
+def _joined(first: object, second: object) -> list[dict[str, object]]:
+    by_id: dict[object, dict[str, object]] = {}
+    for nodes in (second, first):
+        for node in nodes if isinstance(nodes, list) else ():
+            by_id.setdefault(node["id"], {}).update(node)
+    return [by_id[i] for i in sorted(by_id, key=lambda i: (not isinstance(i, int), i))]
+
+
+def _said(
+    parts: Sequence[tuple[Text, Part]], of: Callable[[Part], tuple[str, ...]]
+) -> tuple[str, ...]:
+    return tuple(f"{text.name}: {said}" for text, part in parts for said in of(part))

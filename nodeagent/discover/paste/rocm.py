@@ -1,0 +1,93 @@
+"""`rocm-smi --showtopo`: weights, hops, link types and NUMA nodes of AMD GPUs.
+
+Source: ROCm/rocm_smi_lib, python_smi_tools/rocm_smi.py, showTopo*().
+"""
+
+from __future__ import annotations
+
+import re
+
+from nodeagent.discover.paste.part import Part, cpulist_or_none
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.matrix import LinkMatrix
+
+_SECTIONS = (
+    (re.compile(r"weight between two gpus", re.IGNORECASE), "weight"),
+    (re.compile(r"hops between two gpus", re.IGNORECASE), "hops"),
+    (re.compile(r"link type between two gpus", re.IGNORECASE), "links"),
+    (re.compile(r"numa nodes", re.IGNORECASE), "numa"),
+)
+_BANNER = re.compile(r"^=+\s*(.*?)\s*=+$")
+_NUMA = re.compile(r"GPU\[(\d+)\]\s*:\s*\(Topology\)\s*Numa (Node|Affinity)\s*:\s*(\S+)")
+
+
+def read_rocm(text: str) -> Part | None:
+    """The topology sections in a text; None when there are none."""
+    tables: dict[str, dict[tuple[str, str], str]] = {"weight": {}, "hops": {}, "links": {}}
+    nodes: dict[str, dict[str, int | None]] = {"Node": {}, "Affinity": {}}
+    section: str | None = None
+    header: list[str] = []
+    gpus: list[str] = []
+    seen = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if m := _BANNER.match(line.strip()):
+            section = next((name for pattern, name in _SECTIONS if pattern.search(m[1])), None)
+            header = []
+            seen = seen or section is not None
+            continue
+        for m in _NUMA.finditer(line):
+            gpu = f"GPU{m[1]}"
+            gpus += [gpu] if gpu not in gpus else []
+            nodes[m[2]][gpu] = int(m[3]) if m[3].isdigit() else None
+            seen = True
+        tokens = line.split()
+        if section not in tables or not tokens or not re.fullmatch(r"GPU\d+", tokens[0]):
+            continue
+        if not header:
+            header = tokens
+            gpus += [t for t in tokens if t not in gpus]
+            continue
+        row, cells = tokens[0], tokens[1:]
+        if len(cells) != len(header) or row not in header:
+            return Part(
+                kind="rocm",
+                refused=f"the topology matrix cannot be read: line {number} has {len(cells)} cells "
+                f"under {len(header)} headings",
+            )
+        for column, cell in zip(header, cells, strict=True):
+            if column != row:
+                tables[section][row, column] = cell
+    if not seen:
+        return None
+    facts: dict[str, object] = {
+        "gpus": gpus,
+        "links": {f"{a}-{b}": c for (a, b), c in tables["links"].items()},
+    }
+    numbers = {
+        key: {pair: int(c) for pair, c in tables[key].items() if c.isdigit()}
+        for key in ("weight", "hops")
+    }
+    for key, cells_of in numbers.items():
+        if cells_of:
+            facts[key] = {f"{a}-{b}": n for (a, b), n in cells_of.items()}
+    if nodes["Node"]:
+        facts["numa_node"] = dict(nodes["Node"])
+    if nodes["Affinity"]:
+        facts["numa_affinity"] = {
+            g: None if n is None else str(n) for g, n in nodes["Affinity"].items()
+        }
+    affinity: dict[str, CpuSet | None] = {
+        g: None if n is None else cpulist_or_none(str(n))
+        for g, n in (nodes["Affinity"] or nodes["Node"]).items()
+    }
+    matrix = LinkMatrix(
+        gpus=tuple(gpus),
+        nics=(),
+        links=tables["links"],
+        numa_affinity=affinity,
+        weight=numbers["weight"],
+        hops=numbers["hops"],
+        rows=tuple(dict.fromkeys(a for a, _ in tables["links"])),
+        source="rocm-smi --showtopo",
+    )
+    return Part(kind="rocm", facts=facts, matrix=matrix)
