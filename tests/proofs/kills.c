@@ -80,7 +80,7 @@ static struct na_ring *open_ring(uint32_t kind, int dead_fd)
 	struct na_view *dead = NULL;
 	struct na_ring *ring;
 	char why[256] = "";
-	if (dead_fd >= 0 && nar_view_open(dead_fd, kind, &dead, why, sizeof(why)))
+	if (dead_fd >= 0 && nar_view_open(dead_fd, kind, 1, &dead, why, sizeof(why)))
 		die(why, 0, 0);
 	int rc = na_ring_create(&config, dead, &ring, why, sizeof(why));
 	if (rc)
@@ -216,7 +216,7 @@ static struct na_view *view_of(int fd)
 {
 	struct na_view *view;
 	char why[256];
-	if (nar_view_open(fd, 0, &view, why, sizeof(why)))
+	if (nar_view_open(fd, 0, 1, &view, why, sizeof(why)))
 		die(why, 0, 0);
 	return view;
 }
