@@ -150,7 +150,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     remedy: str = ""
     fds: list[str] = []
-    facts: dict[str, str | int | float | bool | list[str] | None] = {}
+    facts: dict[str, object] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,9 @@ def remove(hierarchy: Hierarchy, path: str) -> None:
     """The cpuset if nobody is in it, and its parent if that was the last one."""
     check_ours(path)
     for folder in (hierarchy.at(path), hierarchy.at(PREFIX)):
+        if not folder.exists():
+            # Asked first: a read-only mount refuses to remove what is not there, too.
+            continue
         try:
             folder.rmdir()
         except FileNotFoundError:
