@@ -69,7 +69,7 @@ def nodes(invocation: Invocation) -> None:
 def node(invocation: Invocation, name: str) -> None:
     """One node's last status. NAME: host name, UUID, or the beginning of a UUID."""
     from nodeagent.cli.output import console, emit_json
-    from nodeagent.cli.render.status import plain, status_json, status_screen
+    from nodeagent.cli.render.status import plain, print_status, status_json
     from nodeagent.rpc.client import FleetClient
 
     with FleetClient(_address()) as client:
@@ -89,7 +89,7 @@ def node(invocation: Invocation, name: str) -> None:
     if status is None:
         out.print(f"{plain(row.hostname)} has not sent its state yet", style="yellow")
     else:
-        out.print(status_screen(status))
+        print_status(status)
 
 
 @fleet.command(

@@ -27,7 +27,12 @@ def check_stream(invocation: Invocation, what: str) -> None:
 def status(invocation: Invocation, watch: bool) -> None:
     """One screen: verdict, placements, feed, rings, jitter, controller, our own cost."""
     from nodeagent.cli.output import console, emit_json
-    from nodeagent.cli.render.status import status_json, status_screen
+    from nodeagent.cli.render.status import (
+        headline,
+        print_status,
+        status_json,
+        status_screen,
+    )
     from nodeagent.rpc.client import NodeClient
 
     if watch:
@@ -36,7 +41,7 @@ def status(invocation: Invocation, watch: bool) -> None:
         if not watch:
             now = client.status()
             if invocation.output == "table":
-                console().print(status_screen(now))
+                print_status(now)
             else:
                 emit_json("status", status_json(now))
             return
@@ -44,12 +49,13 @@ def status(invocation: Invocation, watch: bool) -> None:
             for now, _ in client.watch():
                 emit_json("status", status_json(now))
             return
+        from rich.console import Group
         from rich.live import Live
 
         out = console()
         with Live(console=out, screen=out.is_terminal, auto_refresh=False) as live:
             for now, _ in client.watch():
-                live.update(status_screen(now), refresh=True)
+                live.update(Group(headline(now), status_screen(now)), refresh=True)
 
 
 @click.command(

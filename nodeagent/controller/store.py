@@ -148,7 +148,7 @@ class Store:
         folder = pathlib.Path(state_dir)
         fd = -1
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             fd = os.open(folder / "controller.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return cls(folder, fd, max_events=max_events)

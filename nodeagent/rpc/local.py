@@ -140,8 +140,10 @@ class LocalServer:
                 self._path.unlink()
 
 
-async def serve_local(path: str | os.PathLike[str], source: StatusSource) -> LocalServer:
-    """Serves NodeService, health and reflection at `path`.
+async def serve_local(
+    path: str | os.PathLike[str], source: StatusSource, *, group: str = GROUP
+) -> LocalServer:
+    """Serves NodeService, health and reflection at `path`, for root and `group` where it exists.
 
     Raises UnavailableError when somebody listens there already or the socket cannot be made. A
     socket file that nobody listens at is replaced.
@@ -176,7 +178,7 @@ async def serve_local(path: str | os.PathLike[str], source: StatusSource) -> Loc
         server.add_insecure_port(f"unix:{fresh}")
         await server.start()
         with contextlib.suppress(KeyError, PermissionError):
-            os.chown(fresh, -1, grp.getgrnam(GROUP).gr_gid)
+            os.chown(fresh, -1, grp.getgrnam(group).gr_gid)
         fresh.chmod(MODE)
         fresh.rename(path)
     except (RuntimeError, OSError) as error:

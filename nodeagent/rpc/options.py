@@ -38,8 +38,9 @@ AGENT_STREAM: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     # Our own back-off decides when to dial; gRPC's should not stand in its way.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # This one is the time a dial may take, too.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
 )
 
 LOCAL_SERVER: tuple[tuple[str, int], ...] = (

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nodeagent.check.summary import summary
-from nodeagent.cli.output import VERDICT_STYLE
+from nodeagent.cli.output import VERDICT_STYLE, console
 from nodeagent.cli.standalone import screen
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
@@ -21,6 +21,10 @@ from nodeagent.model.status import NodeStatus
 Json = dict[str, object]
 
 SEVERITY_STYLE = {Severity.INFO: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "bold red"}
+
+
+PAIRS = frozenset({"wire_to_ring_ns", "data_age_quantiles_ns", "run_ns_by_cpu"})
+"""Fields that hold (key, value) pairs: objects in JSON."""
 
 
 def plain(text: str) -> str:
@@ -60,7 +64,12 @@ def as_json(value: object) -> object:
     if isinstance(value, tuple | list):
         return [as_json(v) for v in value]
     if dataclasses.is_dataclass(value):
-        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: dict(getattr(value, f.name))
+            if f.name in PAIRS
+            else as_json(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+        }
     return value
 
 
@@ -70,10 +79,6 @@ def status_json(status: NodeStatus) -> Json:
     assert isinstance(body, dict)
     for finding, row in zip(status.findings, body["findings"], strict=True):
         row["doc"] = finding.doc
-    body["feeds"] = [
-        {**row, "wire_to_ring_ns": dict(f.wire_to_ring_ns)}
-        for f, row in zip(status.feeds, body["feeds"], strict=True)
-    ]
     return {"at": when(status.at_ns), **body}
 
 
@@ -98,18 +103,29 @@ def event_line(event: Event, node: str = "") -> Text:
     return text
 
 
-def status_screen(status: NodeStatus) -> RenderableType:
-    """One screen: verdict, placements, feed, rings, probe, link, cost."""
+def print_status(status: NodeStatus) -> None:
+    """One screen; its first line is a monitoring-plugin line, whole however narrow the screen."""
+    out = console()
+    out.print(headline(status), soft_wrap=True)
+    out.print(status_screen(status))
+
+
+def headline(status: NodeStatus) -> Text:
+    """The monitoring-plugin line."""
     line = summary(status.findings)
-    word = status.verdict.value
-    head = Text(word, VERDICT_STYLE[word]).append(line[len(word) :], "none")
+    word = line.partition(" ")[0]
+    return Text(word, VERDICT_STYLE[word]).append(line[len(word) :], "none")
+
+
+def status_screen(status: NodeStatus) -> RenderableType:
+    """What stands below the headline: placements, feed, rings, probe, link, cost."""
     age_s = (status.at_ns - status.started_ns) / 1e9
     who = Text(
         f"{plain(status.hostname)}   nodeagent {status.version}   {when(status.at_ns)}   "
         f"up {ago(age_s)}, {status.turns:,} turns",
         style="dim",
     )
-    parts: list[RenderableType] = [head, who, Text(plain(status.sentence))]
+    parts: list[RenderableType] = [who, Text(plain(status.sentence))]
     if status.frozen is not None:
         parts.append(Text(f"frozen: {plain(status.frozen)}", style="yellow"))
     parts += [Text(), screen.findings(status.findings)]
@@ -125,9 +141,8 @@ def status_screen(status: NodeStatus) -> RenderableType:
 
 
 def _feeds(status: NodeStatus) -> RenderableType:
-    stages = ("nic", "kernel", "backend", "decoder", "gap")
     columns = [("feed", False), ("source", False), ("messages", True), ("rejected", True)]
-    columns += [(f"lost {stage}", True) for stage in stages]
+    columns += [(s, True) for s in ("lost: nic", "kernel", "backend", "decoder", "gap")]
     table = screen.grid([*columns, ("age µs", True)], "Feeds")
     for f in status.feeds:
         loss = (f.loss.nic, f.loss.kernel, f.loss.backend, f.loss.decoder, f.loss.wire_gap)
