@@ -16,7 +16,7 @@ from nodeagent.rpc.spool import Limits, Spool
 from tests.controller.fleet import agent, controller, until
 from tests.rpc.world import event
 
-KILLS = int(os.environ.get("NODEAGENT_KILLS", "6"))
+KILLS = int(os.environ.get("NODEAGENT_KILLS", "4"))
 """How often each side is killed; docs/protocol.md has the result of a long run."""
 
 
