@@ -70,8 +70,14 @@ class DirStore:
         """See Store."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         if self._inside:
-            path = self.resolve(path)
-            if not stat.S_ISREG(os.lstat(path, dir_fd=self._fd).st_mode):
+            folder, _, leaf = path.rpartition("/")
+            known = self._known.get(folder)
+            path = f"{self.resolve(folder) if known is None else known}/{leaf}"
+            mode = os.lstat(path, dir_fd=self._fd).st_mode
+            if stat.S_ISLNK(mode):
+                path = self.resolve(path)
+                mode = os.lstat(path, dir_fd=self._fd).st_mode
+            if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
             flags |= os.O_NOFOLLOW
         fd = os.open(path, flags, dir_fd=self._fd)
