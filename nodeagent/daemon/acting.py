@@ -6,12 +6,14 @@ The actor may be missing, die or hang; the daemon observes on, says so and tries
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from nodeagent.daemon.turn import CONNECTING, Done, Journal
-from nodeagent.errors import NodeagentError
+from nodeagent.daemon.turn import CONNECTING, Done, Journal, Wanted
+from nodeagent.errors import NodeagentError, UnavailableError
 from nodeagent.model.placement import Action, ActionResult, Outcome
 
 RETRY_S = 2.0
@@ -30,8 +32,8 @@ class Actor(Protocol):
     pid: int | None
     """Its process, where the socket tells."""
 
-    async def perform(self, action: Action) -> ActionResult:
-        """Performs one action."""
+    async def perform(self, action: Action, why: str) -> ActionResult:
+        """Performs one action; `why` goes into its audit record."""
 
     async def release(self) -> str:
         """Undoes everything that is in force; says what was done."""
@@ -64,7 +66,7 @@ class Acting:
         self._ask = ask
         self._clock_ns = clock_ns
         self._up = up
-        self._queue: deque[Action] = deque()
+        self._queue: deque[Wanted] = deque()
         self._more = asyncio.Event()
         self._errands: deque[Errand] = deque()
         self._done: list[Done] = []
@@ -73,8 +75,9 @@ class Acting:
         """Why there is no actor; None: there is."""
         self.busy: Action | None = None
         self._since_s = 0.0
+        self._ended = False
 
-    def replace(self, queue: tuple[Action, ...]) -> None:
+    def replace(self, queue: tuple[Wanted, ...]) -> None:
         """The turn's newest decision; what waited from the one before is dropped."""
         self._queue = deque(queue)
         if queue:
@@ -107,7 +110,8 @@ class Acting:
                 self.reason = None
                 pause_s = RETRY_S
                 self._ask()
-                await self._work(self.actor)
+                with self._watched(self.actor.pid):
+                    await self._work(self.actor)
             except NodeagentError as error:
                 told, self.reason = self.reason, str(error)
                 if told != self.reason:
@@ -121,20 +125,46 @@ class Acting:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_MAX_S)
 
+    @contextlib.contextmanager
+    def _watched(self, pid: int | None) -> Iterator[None]:
+        """Notices the actor's end at once, not at the next question."""
+        loop = asyncio.get_running_loop()
+        self._ended = False
+        try:
+            fd = None if pid is None else os.pidfd_open(pid)
+        except OSError:
+            fd, self._ended = None, True
+        if fd is not None:
+            loop.add_reader(fd, self._end)
+        try:
+            yield
+        finally:
+            if fd is not None:
+                loop.remove_reader(fd)
+                os.close(fd)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._more.set()
+
     async def _work(self, actor: Actor) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._more.wait()
+            if not self._ended:
+                await self._more.wait()
+            if self._ended:
+                raise UnavailableError(f"its process (pid {actor.pid}) has ended")
             if self._errands:
                 await self._errands.popleft()(actor)
                 continue
             if not self._queue:
                 self._more.clear()
                 continue
-            action = self._queue.popleft()
+            wanted = self._queue.popleft()
+            action = wanted.action
             self.busy, self._since_s = action, loop.time()
             try:
-                result = await actor.perform(action)
+                result = await actor.perform(action, wanted.why)
             except NodeagentError as error:
                 # Whether it was done is not known; the journal will tell after the reconnection.
                 result = ActionResult(outcome=Outcome.FAILED, message=str(error))

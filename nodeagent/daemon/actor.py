@@ -42,6 +42,7 @@ from nodeagent.model.actions import (
     to_line,
 )
 from nodeagent.model.placement import Consent, Outcome
+from nodeagent.model.settings import Config
 from nodeagent.pin.actor import Actor, Asked
 from nodeagent.pin.audit import Audit
 from nodeagent.pin.undo import Journal
@@ -154,11 +155,20 @@ def _status(request: StatusRequest, context: Context) -> Reply:
     )
 
 
-def _no_probe(request: LoadProbeRequest, context: Context) -> Reply:
-    raise ActError(
-        f"this build has no program {request.program!r} to load",
-        "build with -Dbpf=enabled and libbpf",
-    )
+def _load_probe(request: LoadProbeRequest, context: Context) -> Reply:
+    # Imported when it is asked for: without a probe the actor stays small.
+    from nodeagent.probe import serve
+
+    if request.program != "sched":
+        raise ActError(
+            f"there is no program {request.program!r}, expected sched",
+            "actor and daemon are of different versions: restart both",
+        )
+    description, fds = serve.load(request.options)
+    context.kept[request.program] = "attached" if description["available"] else "not attached"
+    names = list(description["maps"]) if fds else []
+    facts = {"description": msgspec.json.encode(description).decode()}
+    return Reply(answer=Answer(seq=context.call.seq, fds=names, facts={**facts}), fds=tuple(fds))
 
 
 Handler = Callable[[Any, Context], Reply]
@@ -169,7 +179,7 @@ ACTIONS: dict[type[msgspec.Struct], Handler] = {
     UndoRequest: _undo,
     JournalRequest: _journal,
     StatusRequest: _status,
-    LoadProbeRequest: _no_probe,
+    LoadProbeRequest: _load_probe,
 }
 """The closed list. A handler raises NodeagentError for what it refuses as a whole."""
 
@@ -338,13 +348,23 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="nodeagent-actor",
         description="Performs typed actions on this host, one at a time, each with its undo.",
-        epilog="example: nodeagent-actor --allow threads,cgroup",
+        epilog="example: nodeagent-actor --config /etc/nodeagent/nodeagent.toml",
     )
-    parser.add_argument("--run-dir", type=Path, default=Path("/run/nodeagent"))
-    parser.add_argument("--state-dir", type=Path, default=Path("/var/lib/nodeagent"))
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the daemon's file: run_dir, state_dir and [pin] allow stand in it",
+    )
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="(default: /run/nodeagent)")
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="of the undo journal and the audit record (default: /var/lib/nodeagent)",
+    )
     parser.add_argument(
         "--allow",
-        default="",
         metavar="CLASSES",
         help="comma-separated classes of consent: threads, cgroup (default: none)",
     )
@@ -352,6 +372,16 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--user", default=None, help="the daemon's user (default: nodeagent where it exists)"
     )
     return parser.parse_args(argv)
+
+
+def _configured(path: Path | None) -> Config:
+    """The daemon's settings; the defaults for no file. Raises ConfigError."""
+    if path is None:
+        return Config()
+    # Its parser is needed for this moment only.
+    from nodeagent.daemon.config import load
+
+    return load(path).config
 
 
 def _consents(text: str) -> frozenset[Consent]:
@@ -376,9 +406,11 @@ def _user_id(name: str | None) -> int | None:
 
 
 def _hold_lock(run_dir: Path) -> int:
+    # The daemon's user may write in this folder: no link of its making is followed.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fd = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(run_dir / LOCK, flags, 0o600)
     except OSError as error:
         raise ActError(
             f"{run_dir / LOCK}: cannot be made: {error.strerror}", "give another --run-dir"
@@ -417,7 +449,10 @@ def _say(text: str) -> None:
 
 def _run(argv: list[str] | None) -> None:
     arguments = _arguments(argv)
-    allow = _consents(arguments.allow)
+    config = _configured(arguments.config)
+    arguments.run_dir = arguments.run_dir or Path(config.daemon.run_dir)
+    arguments.state_dir = arguments.state_dir or Path(config.daemon.state_dir)
+    allow = frozenset(config.pin.allow) if arguments.allow is None else _consents(arguments.allow)
     daemon_uid = _user_id(arguments.user)
     lock = _hold_lock(arguments.run_dir)
     journal = Journal(arguments.state_dir / "journal")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
+import grp
+import pwd
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 import nodeagent
 from nodeagent.check.judge import judge
@@ -14,15 +21,19 @@ from nodeagent.check.policyfile import parse as parse_policy
 from nodeagent.daemon.acting import Actor
 from nodeagent.daemon.loop import Doors, Link, Probe
 from nodeagent.daemon.source import Source
-from nodeagent.daemon.turn import Judge
+from nodeagent.daemon.turn import Journal, JournalPin, Judge
 from nodeagent.daemon.watching import Watching
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
 from nodeagent.errors import UnavailableError
-from nodeagent.model.configfile import Loaded
+from nodeagent.feed.registry import Registry
+from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.placement import Action, ActionResult, Outcome
+from nodeagent.model.settings import RingSettings
+from nodeagent.pin.client import ActorClient
 from nodeagent.place.workloads import parse as parse_workloads
+from nodeagent.probe.runq import ProbeReader
 from nodeagent.rpc.local import serve_local
 from nodeagent.rpc.session import Session
 from nodeagent.rpc.spool import Spool
@@ -48,27 +59,95 @@ def _judge(text: str | None, path: str) -> Judge:
     return lambda snapshot, now_ns: judge(snapshot, policy, now_ns)
 
 
-class _NoRings:
+class _RingDoor:
+    """The registry, driven by the loop's own descriptor."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        registry.open()
+        asyncio.get_running_loop().add_reader(registry.fileno(), registry.poll)
+
     def rings(self) -> tuple[RingStatus, ...]:
-        return ()
+        return self._registry.rings()
 
     def feeds(self) -> tuple[FeedStatus, ...]:
-        return ()
+        return self._registry.feeds()
+
+    def take_events(self) -> tuple[Event, ...]:
+        # A dead feed's time runs out without anything to read.
+        self._registry.poll()
+        return self._registry.take_events()
 
     def close(self) -> None:
-        pass
+        asyncio.get_running_loop().remove_reader(self._registry.fileno())
+        self._registry.close()
 
 
-def _rings(path: Path) -> _NoRings:
-    return _NoRings()
+def _rings(path: Path, settings: RingSettings) -> _RingDoor:
+    gids, uids = [], []
+    for name in settings.reader_groups:
+        with contextlib.suppress(KeyError):
+            gids.append(grp.getgrnam(name).gr_gid)
+    for name in settings.feeder_users:
+        with contextlib.suppress(KeyError):
+            uids.append(pwd.getpwnam(name).pw_uid)
+    return _RingDoor(Registry(path, reader_gids=gids, feeder_uids=uids))
+
+
+class _ActorDoor:
+    """The actor's client as the loop wants it."""
+
+    def __init__(self, client: ActorClient, pid: int | None) -> None:
+        self.client = client
+        self.pid = pid
+
+    async def perform(self, action: Action, why: str) -> ActionResult:
+        return await self.client.perform(action, why=why)
+
+    async def release(self) -> str:
+        results = await self.client.undo(None, why="[pin] on_stop = release")
+        bad = [r for r in results if r.outcome not in (Outcome.DONE, Outcome.GONE)]
+        if bad:
+            return f"{len(bad)} of {len(results)} pins could not be undone: {bad[0].message}"
+        return f"{len(results)} actions were undone"
+
+    async def journal(self) -> Journal:
+        # An entry that is added while it is read counts for the next time.
+        at_ns = time.time_ns()
+        pins: dict[tuple[int, int], JournalPin] = {}
+        for entry in await self.client.journal():
+            if entry.state == "undoing":
+                continue
+            key = entry.pid, entry.start_time
+            first = pins.get(key)
+            pins[key] = JournalPin(
+                workload=entry.workload,
+                pid=entry.pid,
+                start_time=entry.start_time,
+                after=entry.cpus,
+                before=entry.before if first is None else first.before,
+                at_ns=entry.at_ns,
+            )
+        return Journal(at_ns=at_ns, pins=tuple(pins.values()))
+
+    async def close(self) -> None:
+        await self.client.close()
 
 
 async def _connect(path: Path) -> Actor:
-    raise UnavailableError(f"{path}: nobody listens there", "systemctl start nodeagent-actor")
+    client = ActorClient(path)
+    pid = (await client.status()).facts.get("pid")
+    return _ActorDoor(client, pid if isinstance(pid, int) else None)
 
 
-async def _probe(actor: Actor, loaded: Loaded, snapshot: Snapshot | None) -> Probe:
-    raise UnavailableError("the actor cannot load it")
+async def _probe(actor: Actor, isolated: str) -> Probe:
+    assert isinstance(actor, _ActorDoor)
+    fds, answer = await actor.client.load_probe("sched", {"isolated": isolated})
+    description = msgspec.json.decode(str(answer.facts["description"]))
+    try:
+        return ProbeReader.from_fds(description, list(fds.values()))
+    except OSError as error:
+        raise UnavailableError(f"the probe's memory cannot be mapped: {error.strerror}") from error
 
 
 async def _serve(path: Path, source: Source, group: str) -> Callable[[], Awaitable[None]]:

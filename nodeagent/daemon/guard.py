@@ -44,12 +44,28 @@ class Pin:
     """When it was known to hold; a reading older than this says nothing about it."""
     inside: frozenset[int]
     """Threads that were seen, or read back, inside `cpus`."""
+    suspect_ns: int = 0
+    """When threads of our pin were first seen outside, until the journal has been asked whether a
+    person undid it; 0: none are."""
     correcting: bool = False
     """A correction is owed and not yet done."""
     corrected: tuple[str, ...] = ()
     """Authors whose change was corrected once."""
     manual: str | None = None
     """Why the process is left alone until `place apply`."""
+    manual_ns: int = 0
+    """Since when; what a person applies later ends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What must survive a restart: else a new daemon would correct what this one had left alone."""
+
+    pid: int
+    start_time: int
+    corrected: tuple[str, ...]
+    manual: str | None
+    manual_ns: int
 
 
 class Answer(enum.Enum):
@@ -99,15 +115,33 @@ def pinned(
             before=before if old.before is None else old.before,
             at_ns=now_ns,
             inside=tids,
+            suspect_ns=0,
             correcting=False,
         )
     return guard.with_pin(key, pin)
 
 
-def left_alone(guard: Guard, key: ProcessKey, why: str) -> Guard:
+def left_alone(guard: Guard, key: ProcessKey, why: str, now_ns: int) -> Guard:
     """The process is left alone from now on."""
     pin = guard.pins.get(key)
-    return guard if pin is None else guard.with_pin(key, replace(pin, manual=why, correcting=False))
+    if pin is None:
+        return guard
+    return guard.with_pin(key, replace(pin, manual=why, manual_ns=now_ns, correcting=False))
+
+
+def memory(guard: Guard) -> tuple[Memory, ...]:
+    """What to write down."""
+    return tuple(
+        Memory(
+            pid=key[0],
+            start_time=key[1],
+            corrected=pin.corrected,
+            manual=pin.manual,
+            manual_ns=pin.manual_ns,
+        )
+        for key, pin in sorted(guard.pins.items())
+        if pin.corrected or pin.manual is not None
+    )
 
 
 def ended(guard: Guard, alive: Set[ProcessKey]) -> Guard:
@@ -124,9 +158,13 @@ def observe(
     process: ProcessState,
     read_ns: int,
     authors: Mapping[int, Author],
+    journal_ns: int,
 ) -> tuple[Guard, Drift | None]:
-    """Compares one process with its pin. `authors` maps tid to who changed its mask.
+    """Compares one process with its pin. `authors` maps tid to who changed its mask; `journal_ns`
+    is when the journal that the guard has adopted was read.
 
+    A pin of ours that is left is a drift only when a later journal still has it: a person who
+    undoes it moves the threads too.
     Threads born outside the mask are no drift: nobody moved them, they are pinned as they come.
     A process found inside its plan without our doing is guarded from then on.
     """
@@ -147,7 +185,10 @@ def observe(
     if not moved or pin.correcting or pin.manual is not None:
         still = pin.inside & alive if pin.correcting else (pin.inside | inside) & alive
         correcting = pin.correcting and bool(outside)
-        return guard.with_pin(key, replace(pin, inside=still, correcting=correcting)), None
+        settled = replace(pin, inside=still, correcting=correcting, suspect_ns=0)
+        return guard.with_pin(key, settled), None
+    if pin.before is not None and journal_ns <= (pin.suspect_ns or read_ns):
+        return guard.with_pin(key, replace(pin, suspect_ns=pin.suspect_ns or read_ns)), None
     author = next((authors[t.tid] for t in moved if t.tid in authors), UNKNOWN)
     if author.person:
         answer, why = Answer.PERSON, f"changed by a person ({author.name})"
@@ -157,7 +198,13 @@ def observe(
         answer, why = Answer.CORRECT, None
     known = pin.corrected if why else (*pin.corrected, author.name)
     after = replace(
-        pin, corrected=known, correcting=why is None, manual=why, inside=pin.inside & alive
+        pin,
+        corrected=known,
+        suspect_ns=0,
+        correcting=why is None,
+        manual=why,
+        manual_ns=read_ns if why else 0,
+        inside=pin.inside & alive,
     )
     return guard.with_pin(key, after), Drift(
         process=key, pin=pin, threads=moved, author=author, answer=answer

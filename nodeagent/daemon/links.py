@@ -116,7 +116,8 @@ def feed_events(
     for ring in rings:
         if ring.draining:
             continue
-        if not ring.producer_alive or ring.heartbeat_age_ns > STALE_NS:
+        # One that ended is told by the registry; this is one that lives and does not move.
+        if ring.producer_alive and ring.heartbeat_age_ns > STALE_NS:
             stale.add(ring.feed)
         for reader in ring.readers:
             at = ring.feed, reader.name, reader.pid
@@ -140,7 +141,7 @@ def feed_events(
                 "ring.stale",
                 name,
                 Severity.ERROR,
-                f"the producer of ring {name} has stopped",
+                f"the producer of ring {name} lives and has not moved for a second",
                 now_ns,
                 f"systemctl status nodeagent-feeder@{name}",
             )

@@ -26,6 +26,7 @@ from nodeagent.daemon.config import load, read_text, resolve
 from nodeagent.daemon.cost import Costs
 from nodeagent.daemon.links import event
 from nodeagent.daemon.machine import MachineReader
+from nodeagent.daemon.memory import Memories
 from nodeagent.daemon.notify import Notifier
 from nodeagent.daemon.source import Log, Source
 from nodeagent.daemon.turn import (
@@ -37,6 +38,7 @@ from nodeagent.daemon.turn import (
     Seen,
     State,
     due_ns,
+    to_keep,
     turn,
 )
 from nodeagent.errors import NodeagentError
@@ -45,7 +47,7 @@ from nodeagent.model.event import Event, Severity
 from nodeagent.model.feed import FeedStatus, RingStatus
 from nodeagent.model.placement import ProcessState, Workload
 from nodeagent.model.probe import ProbeStatus
-from nodeagent.model.settings import OnStop
+from nodeagent.model.settings import OnStop, RingSettings
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ControllerLink, NodeStatus
 from nodeagent.rpc.spool import Spool
@@ -89,6 +91,9 @@ class Rings(Protocol):
     def feeds(self) -> tuple[FeedStatus, ...]:
         """The feeders' counters."""
 
+    def take_events(self) -> tuple[Event, ...]:
+        """What happened since last asked."""
+
     def close(self) -> None:
         """Stops serving; segments live on with those who hold them."""
 
@@ -124,9 +129,10 @@ class Doors:
     """The edges the loop works with; daemon/main.py opens the real ones."""
 
     processes: ProcessSource
-    rings: Callable[[Path], Rings]
+    rings: Callable[[Path, RingSettings], Rings]
     connect: Callable[[Path], Awaitable[Actor]]
-    probe: Callable[[Actor, Loaded, Snapshot | None], Awaitable[Probe]]
+    probe: Callable[[Actor, str], Awaitable[Probe]]
+    """(actor, [probe] isolated) -> what reads the maps that the actor loaded."""
     serve: Callable[[Path, Source, str], Awaitable[Callable[[], Awaitable[None]]]]
     session: Callable[[Spool, Source, str, str], Link]
     """(spool, source, controller's address or "", hostname) -> session."""
@@ -179,7 +185,8 @@ class Loop:
         self._setup = setup
         self._doors = doors
         self._notifier = notifier
-        self._state = State()
+        self._memory = Memories(Path(setup.loaded.config.daemon.state_dir))
+        self._state = State(remembered=self._memory.read())
         self._notices: list[Event] = []
         self._wake = asyncio.Event()
         self._asked = False
@@ -217,7 +224,7 @@ class Loop:
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         config = self._setup.loaded.config
-        self._rings = self._doors.rings(self._setup.run_dir / "ring.sock")
+        self._rings = self._doors.rings(self._setup.run_dir / "ring.sock", config.ring)
         stop_serving = await self._doors.serve(
             self._setup.run_dir / "api.sock", self._source, config.daemon.group
         )
@@ -301,9 +308,10 @@ class Loop:
             # Without workloads nothing is asked of other people's processes.
             processes = self._doors.processes.scan(self._watched, now_s)
         reading = Reading(at_ns=at_ns, processes=processes)
-        notices, self._notices = tuple(self._notices), []
-        journal, self._journal = self._journal, None
         rings = self._rings
+        happened = rings.take_events() if rings is not None else ()
+        notices, self._notices = (*self._notices, *happened), []
+        journal, self._journal = self._journal, None
         seen = Seen(
             judge=self._setup.judge,
             consents=self._setup.consents,
@@ -323,11 +331,14 @@ class Loop:
             troubles={
                 "machine": self._machine.trouble(now_s),
                 "spool": self._log.trouble,
+                "memory": self._memory.trouble,
                 "titles": self._doors.processes.trouble,
             },
             notices=notices,
         )
         self._state, decisions = turn(self._state, seen, at_ns)
+        # Before it is acted upon: a daemon killed meanwhile must not correct a second time.
+        self._memory.write(to_keep(self._state))
         self._acting.replace(decisions.queue)
         if decisions.watch != self._watched:
             # Their threads are read in the next turn: soon.
@@ -337,13 +348,17 @@ class Loop:
             self._probe.watch(decisions.watch)
         self._record(decisions.events)
         self._publish(seen, decisions)
-        if now_s - self._journal_s >= JOURNAL_S and self._acting.actor is not None:
+        if decisions.ask_journal or now_s - self._journal_s >= JOURNAL_S:
             self._journal_s = now_s
-            self._acting.errand(self._read_journal)
+            self._acting.errand(self._look_up if decisions.ask_journal else self._read_journal)
         return decisions
 
     async def _read_journal(self, actor: Actor) -> None:
         self._journal = await actor.journal()
+
+    async def _look_up(self, actor: Actor) -> None:
+        await self._read_journal(actor)
+        self._ask()
 
     async def _actor_up(self, actor: Actor) -> None:
         """A new connection: what is in force, and the probe's maps, which an earlier actor held."""
@@ -356,7 +371,7 @@ class Loop:
             self._probe = None
             return
         try:
-            self._probe = await self._doors.probe(actor, self._setup.loaded, self._snapshot)
+            self._probe = await self._doors.probe(actor, config.isolated)
         except NodeagentError as error:
             self._probe, self._no_probe = None, str(error)
 

@@ -80,7 +80,7 @@ def take_lock(path: Path, who: str) -> int:
     """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise UnavailableError(
             f"{path}: {error.strerror}, expected a folder this user may write to",

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon.fold import Fold, fold
-from nodeagent.daemon.guard import Answer, Author, Drift, Guard, Pin, ProcessKey
+from nodeagent.daemon.guard import Answer, Author, Drift, Guard, Memory, Pin, ProcessKey
 from nodeagent.daemon.links import Links, event, feed_events, finding_events, state_events
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
@@ -82,14 +82,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPin:
-    """A pin in force by the actor's journal: the mask after and before, and its threads."""
+    """A pin in force by the actor's journal: the mask after and before."""
 
     workload: str
     pid: int
     start_time: int
-    tids: frozenset[int]
     after: CpuSet
     before: CpuSet
+    at_ns: int
+    """When the newest of its actions was made, CLOCK_REALTIME."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +171,10 @@ class State:
     planned_on: Snapshot | None = None
     """The machine the plan was made on."""
     guard: Guard = field(default_factory=Guard)
+    journal_ns: int = 0
+    """When the journal was read that the guard has adopted."""
+    remembered: tuple[Memory, ...] = ()
+    """What an earlier daemon of this boot had written down."""
     failures: Mapping[tuple[ProcessKey, str], Failure] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Workload -> why its actions are not performed now."""
@@ -180,17 +185,40 @@ class State:
     """pid -> (CPU -> ns run there) when its pin was known to hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An action, and the reason that goes into its audit record."""
+
+    action: Action
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """What the turn decided."""
 
-    queue: tuple[Action, ...]
+    queue: tuple[Wanted, ...]
     """To be performed in this order; replaces the queue before."""
     events: tuple[Event, ...]
     sentence: str
     held: tuple[Held, ...]
     watch: frozenset[int]
     """Pids whose threads the probe should watch."""
+    ask_journal: bool
+    """Something hangs on what the journal says now."""
+
+
+def to_keep(state: State) -> tuple[Memory, ...]:
+    """What to write down: the guard's memory, and what an earlier daemon wrote of processes that
+    run still and are not adopted yet."""
+    alive = {(p.pid, p.start_time) for p in state.processes}
+    old = [
+        m
+        for m in state.remembered
+        if (m.pid, m.start_time) not in state.guard.pins
+        and (not alive or (m.pid, m.start_time) in alive)
+    ]
+    return tuple(sorted((*guarding.memory(state.guard), *old), key=lambda m: (m.pid, m.start_time)))
 
 
 def due_ns(last_ns: int, interval_ns: int, asked: bool) -> int:
@@ -232,6 +260,7 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
         sentence=_sentence(state, seen, queue, held),
         held=held,
         watch=watch,
+        ask_journal=any(p.suspect_ns for p in state.guard.pins.values()),
     )
 
 
@@ -346,16 +375,22 @@ def _adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     """Takes over what the journal says is pinned; leaves alone what a person undid."""
     if seen.journal is None:
         return state
-    alive = {(p.pid, p.start_time) for p in state.processes}
+    by_key = {(p.pid, p.start_time): p for p in state.processes}
     guard = state.guard
     listed: set[ProcessKey] = set()
+    remembered = {(m.pid, m.start_time): m for m in state.remembered}
     for entry in seen.journal.pins:
         key = entry.pid, entry.start_time
         listed.add(key)
         pin = guard.pins.get(key)
+        applied = pin is not None and pin.manual is not None and entry.at_ns > pin.manual_ns
         ours = pin is not None and pin.before is not None
-        if key not in alive or ours or (pin is not None and pin.at_ns > seen.journal.at_ns):
+        newer = pin is not None and pin.at_ns > seen.journal.at_ns
+        if key not in by_key or (ours and not applied) or newer:
             continue
+        # What an earlier daemon knew of it; nothing of that stands after a person's place apply.
+        old = None if applied else remembered.get(key)
+        left = old is not None and old.manual is not None and entry.at_ns <= old.manual_ns
         guard = guard.with_pin(
             key,
             Pin(
@@ -363,25 +398,30 @@ def _adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
                 cpus=entry.after,
                 before=entry.before,
                 at_ns=0 if pin is None else pin.at_ns,
-                inside=entry.tids,
-                corrected=() if pin is None else pin.corrected,
-                manual=None if pin is None else pin.manual,
+                # Every thread had been pinned, or was born of one that was.
+                inside=frozenset(t.tid for t in by_key[key].threads),
+                corrected=old.corrected if old is not None else (),
+                manual=old.manual if old is not None and left else None,
+                manual_ns=old.manual_ns if old is not None and left else 0,
             ),
         )
         events.append(
             event(
-                "pin.adopted",
+                "pin.applied" if applied else "pin.adopted",
                 f"{entry.workload} pid {entry.pid}",
                 Severity.INFO,
-                f"{entry.workload} (pid {entry.pid}) is pinned to {entry.after} by the journal; "
-                "it is kept",
+                f"{entry.workload} (pid {entry.pid}) was pinned to {entry.after} by a person; it "
+                "is guarded again"
+                if applied
+                else f"{entry.workload} (pid {entry.pid}) is pinned to {entry.after} by the "
+                "journal; it is kept",
                 now_ns,
             )
         )
     for key, pin in guard.pins.items():
         undone = pin.before is not None and key not in listed and pin.at_ns < seen.journal.at_ns
         if undone and pin.manual is None and seen.actor is None:
-            guard = guarding.left_alone(guard, key, "its pin was undone by a person")
+            guard = guarding.left_alone(guard, key, "its pin was undone by a person", now_ns)
             events.append(
                 event(
                     "pin.undone",
@@ -393,7 +433,7 @@ def _adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
                     "nodeagentctl place apply --yes",
                 )
             )
-    return replace(state, guard=guard)
+    return replace(state, guard=guard, journal_ns=seen.journal.at_ns)
 
 
 def _plan(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
@@ -467,9 +507,11 @@ def _guard(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     if seen.reading is None:
         return state
     guard = state.guard
+    # Without an actor nothing can be undone either, so there is nothing to wait for.
+    journal_ns = state.journal_ns if seen.actor is None else now_ns + 1
     for placed, process in _mine(state):
         guard, drift = guarding.observe(
-            guard, placed.workload, placed.cpus, process, state.read_ns, seen.authors
+            guard, placed.workload, placed.cpus, process, state.read_ns, seen.authors, journal_ns
         )
         if drift is not None:
             events.append(_drift_event(drift, process, state, seen, now_ns))
@@ -521,8 +563,8 @@ def _blocked(consent: Consent, state: State, seen: Seen) -> str | None:
 
 def _queue(
     state: State, seen: Seen, now_ns: int, events: list[Event]
-) -> tuple[State, tuple[Action, ...]]:
-    queue: list[Action] = []
+) -> tuple[State, tuple[Wanted, ...]]:
+    queue: list[Wanted] = []
     waiting: dict[str, str] = {}
     acting = seen.consents.auto or seen.consents.allow or THREADS_ONLY
     for action in actions(state.placement, state.processes, acting):
@@ -530,6 +572,9 @@ def _queue(
         pin = state.guard.pins.get(key)
         if pin is not None and pin.at_ns >= state.read_ns:
             # The reading is older than what was last done to this process.
+            continue
+        if pin is not None and pin.suspect_ns:
+            # Perhaps a person undid it: the journal is asked first.
             continue
         if pin is not None and pin.manual is not None:
             waiting[action.workload] = f"manual: {pin.manual}"
@@ -544,7 +589,7 @@ def _queue(
         if failure is not None and (failure.tries >= MAX_TRIES or now_ns < failure.retry_ns):
             waiting[action.workload] = failure.message
             continue
-        queue.append(action)
+        queue.append(Wanted(action, _why(state, pin, action)))
     for name, why in waiting.items():
         if state.waiting.get(name) != why and not why.startswith("manual"):
             remedy = "nodeagentctl place plan shows what would be done"
@@ -561,6 +606,13 @@ def _queue(
                 )
             )
     return replace(state, waiting=waiting), tuple(queue)
+
+
+def _why(state: State, pin: Pin | None, action: Action) -> str:
+    if pin is not None and pin.correcting:
+        return f"the guard puts right what {pin.corrected[-1]} changed"
+    placed = state.placement.of(action.workload)
+    return placed.reasons[0] if placed is not None and placed.reasons else "as planned"
 
 
 def _links(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
@@ -601,13 +653,13 @@ def _held(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
     return replace(state, run_base=bases), rows
 
 
-def _sentence(state: State, seen: Seen, queue: tuple[Action, ...], held: tuple[Held, ...]) -> str:
+def _sentence(state: State, seen: Seen, queue: tuple[Wanted, ...], held: tuple[Held, ...]) -> str:
     """What was decided and why."""
     if state.snapshot is None:
         return "nothing decided: the first reading of the machine is not there yet"
     parts: list[str] = []
     if queue:
-        names = ", ".join(dict.fromkeys(a.workload for a in queue))
+        names = ", ".join(dict.fromkeys(w.action.workload for w in queue))
         parts.append(f"putting {names} where the plan says ({len(queue)} actions)")
     if state.waiting:
         name, why = next(iter(state.waiting.items()))

@@ -284,7 +284,7 @@ class Registry:
             return error(
                 ErrorCode.DENIED,
                 f"user {peer.uid} may not use {self.path}",
-                "join one of the reader groups of [feed] reader_groups",
+                "join one of the groups of [ring] reader_groups",
             )
         count = len(self._connections)
         same = sum(c.peer.uid == peer.uid for c in self._connections.values())
@@ -319,7 +319,7 @@ class Registry:
         if connection.peer.uid not in self._feeder_uids:
             raise ProtocolError(
                 f"user {connection.peer.uid} may not offer a feed",
-                "run the feeder as root or as a user of [feed] feeder_users",
+                "run the feeder as root or as a user of [ring] feeder_users",
                 ErrorCode.DENIED,
             )
         if not msg.feed:

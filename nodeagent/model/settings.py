@@ -166,6 +166,23 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RingSettings:
+    """Who may use ring.sock; root and the daemon's own user always may."""
+
+    reader_groups: Annotated[
+        tuple[str, ...],
+        setting(
+            "Groups whose members may read rings; a group that does not exist is left out.",
+            "group names",
+        ),
+    ] = ("nodeagent",)
+    feeder_users: Annotated[
+        tuple[str, ...],
+        setting("Further users that may offer a feed.", "user names", example='["feeds"]'),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Where reports go."""
 
@@ -228,6 +245,7 @@ class Config:
     pin: PinSettings = field(default_factory=PinSettings)
     place: PlaceSettings = field(default_factory=PlaceSettings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    ring: RingSettings = field(default_factory=RingSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     check: CheckSettings = field(default_factory=CheckSettings)
     feed: tuple[FeedSettings, ...] = ()

@@ -5,10 +5,12 @@ Tests name these types under TYPE_CHECKING only: this folder is on nobody's impo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from nodeagent.errors import NodeagentError
 from nodeagent.model.event import Event
 from nodeagent.model.status import NodeStatus
 from nodeagent.model.topology import Topology
+from nodeagent.pin.client import ActorClient
 from nodeagent.rpc.client import NodeClient
 
 T = TypeVar("T")
@@ -57,6 +60,7 @@ class Node:
     folder: pathlib.Path
     bin_dir: pathlib.Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    actors: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def run_dir(self) -> pathlib.Path:
@@ -87,11 +91,12 @@ class Node:
             (self.folder / name).mkdir(exist_ok=True)
             shutil.chown(self.folder / name, "nobody", "nogroup")
 
-    def start(self, *, as_nobody: bool = False) -> None:
+    def start(self, *, as_nobody: bool = False, wait: bool = True) -> None:
         prefix = nobody() if as_nobody else []
         with (self.folder / "daemon.log").open("ab") as log:
             self.running.append(subprocess.Popen([*prefix, *self.command], stderr=log, stdout=log))
-        wait_for(lambda: self.status().turns > 0)
+        if wait:
+            wait_for(lambda: self.status().turns > 0)
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -104,6 +109,44 @@ class Node:
     @property
     def socket(self) -> str:
         return str(self.run_dir / "api.sock")
+
+    def place(self, workers: Workers, text: str) -> None:
+        """A configuration with one workload: those workers, on the highest CPU."""
+        (self.folder / "w.toml").write_text(
+            f'[[workload]]\nname = "w"\nkind = "custom"\ncpus = 1\nsharing = "shared"\n'
+            f'match = {{ cmdline = "{workers.name}$" }}\n'
+        )
+        self.configure(f'place.workloads = "w.toml"\n{text}')
+
+    def start_actor(self, allow: str = "threads") -> None:
+        with (self.folder / "actor.log").open("ab") as log:
+            self.actors.append(
+                subprocess.Popen(
+                    [
+                        str(self.bin_dir / "nodeagent-actor"),
+                        "--run-dir", str(self.run_dir),
+                        "--state-dir", str(self.folder / "actor"),
+                        "--allow", allow,
+                    ],
+                    stderr=log,
+                )
+            )  # fmt: skip
+        wait_for((self.run_dir / "actor.sock").exists)
+
+    def kill_actor(self) -> None:
+        self.actors[-1].kill()
+        self.actors[-1].wait()
+        (self.run_dir / "actor.sock").unlink(missing_ok=True)
+
+    def undo(self) -> None:
+        """As nodeagentctl undo does."""
+
+        async def run() -> None:
+            client = ActorClient(self.run_dir / "actor.sock")
+            assert await client.undo(None, why="a test")
+            await client.close()
+
+        asyncio.run(run())
 
     def status(self) -> NodeStatus:
         with NodeClient(self.socket) as client:
@@ -140,7 +183,7 @@ class Node:
         self.process.wait()
 
     def close(self) -> None:
-        for process in reversed(self.running):
+        for process in (*reversed(self.running), *reversed(self.actors)):
             if process.poll() is None:
                 process.terminate()
                 try:
@@ -149,6 +192,60 @@ class Node:
                     process.kill()
                     process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+WORKER = """
+import signal, sys, threading
+def work():
+    while not stop.wait(0.02):
+        sum(range(2000))
+stop = threading.Event()
+def more(*_):
+    threading.Thread(target=work, daemon=True).start()
+signal.signal(signal.SIGUSR1, more)
+for _ in range(int(sys.argv[1]) - 1):
+    more()
+print("ready", flush=True)
+work()
+"""
+
+
+class Workers:
+    """A real process with threads that run now and then."""
+
+    count = 4
+
+    def __init__(self) -> None:
+        self.name = f"ndw{os.getpid()}"
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        made = subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(self.count), self.name], stdout=subprocess.PIPE
+        )
+        assert made.stdout is not None and made.stdout.readline() == b"ready\n"
+        return made
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def masks(self) -> dict[int, frozenset[int]]:
+        return affinity(self.pid)
+
+    def until(self, cpus: frozenset[int]) -> None:
+        wait_for(lambda: set(self.masks().values()) == {cpus})
+
+    def again(self) -> None:
+        """Ends the process and starts another like it."""
+        self.close()
+        self.process = self._start()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def affinity(pid: int) -> dict[int, frozenset[int]]:
@@ -168,3 +265,18 @@ def node(bin_dir: pathlib.Path) -> Iterator[Node]:
     made = Node(pathlib.Path(tempfile.mkdtemp(prefix="nda-")), bin_dir)
     yield made
     made.close()
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    """A process with four threads."""
+    made = Workers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two_cpus() -> None:
+    """Skips with a sentence on a machine with one CPU."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU: nothing can be pinned to a part of it")

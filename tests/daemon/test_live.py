@@ -113,3 +113,26 @@ def test_nothing_is_left_in_the_run_folder_but_the_lock(node: Node) -> None:
     node.status_when(lambda s: s.turns > 1)
     assert node.stop() == 0
     assert {p.name for p in node.run_dir.iterdir()} == {"daemon.lock"}
+
+
+def test_the_actor_takes_its_consents_from_the_daemons_file(node: Node) -> None:
+    node.configure("[pin]\nallow = ['threads', 'irq']\n")
+    actor = subprocess.Popen(
+        [node.bin_dir / "nodeagent-actor", "--config", node.config],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert actor.stderr is not None
+    try:
+        said = actor.stderr.readline()
+        assert f"ready on {node.run_dir}/actor.sock; allowed: irq, threads" in said
+        assert (node.folder / "state" / "journal").is_dir()
+    finally:
+        actor.terminate()
+        actor.wait()
+        actor.stderr.close()
+    node.configure("[pin]\nallow = ['everything']\n")
+    done = subprocess.run(
+        [node.bin_dir / "nodeagent-actor", "--config", node.config], capture_output=True, text=True
+    )
+    assert done.returncode == 64 and f"{node.config}:" in done.stderr

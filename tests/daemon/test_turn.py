@@ -28,6 +28,7 @@ from nodeagent.daemon.turn import (
     Seen,
     State,
     due_ns,
+    to_keep,
     turn,
 )
 from nodeagent.model.cpuset import CpuSet
@@ -155,9 +156,9 @@ class World:
             workload=action.workload,
             pid=pid,
             start_time=action.target.start_time,
-            tids=tids,
             after=action.cpus,
             before=old.before if old else action.before,
+            at_ns=self.now,
         )
         for tid in tids:
             if not self.masks[pid, tid] <= action.cpus:
@@ -208,13 +209,20 @@ class Daemon:
         self.world.now += 2 * SECOND
         self.state, decisions = turn(self.state, self.see(), self.world.now)
         self.events += decisions.events
-        for action in decisions.queue[:acts]:
-            self.done.append(self.world.perform(action))
+        self.fresh = self.fresh or decisions.ask_journal
+        for wanted in decisions.queue[:acts]:
+            assert wanted.why
+            self.done.append(self.world.perform(wanted.action))
         return decisions
 
     def killed(self) -> Daemon:
-        """Another daemon on the same world."""
-        return Daemon(world=self.world, workloads=self.workloads, consents=self.consents)
+        """Another daemon on the same world, which reads what this one had written down."""
+        return Daemon(
+            world=self.world,
+            workloads=self.workloads,
+            consents=self.consents,
+            state=State(remembered=to_keep(self.state)),
+        )
 
     def kinds(self) -> list[str]:
         return [e.kind for e in self.events]
@@ -243,7 +251,7 @@ def test_pins_reads_back_and_says_so() -> None:
     world.start(100, "w", 3)
     daemon = Daemon(world, (workload("w"),))
     first = daemon.turn()
-    assert [a.target.pid for a in first.queue] == [100]
+    assert [w.action.target.pid for w in first.queue] == [100]
     assert "putting w where the plan says" in first.sentence
     second = daemon.turn()
     assert second.queue == ()
@@ -341,6 +349,7 @@ def test_a_thread_bound_to_a_part_of_its_place_is_left_alone() -> None:
 def test_first_drift_is_corrected_second_reported() -> None:
     world, daemon = pinned_world()
     world.masks[100, 100] = CpuSet.of([7])
+    assert daemon.turn().ask_journal
     daemon.turn()
     daemon.turn()
     assert mask(world, 100) != "7" and len(world.acts) == 2
@@ -435,14 +444,42 @@ def test_a_drift_while_no_daemon_ran_is_a_drift() -> None:
     assert "pin.drift" in daemon.kinds() and world.masks[100, 100] != CpuSet.of([7])
 
 
+def test_a_restart_does_not_forget_what_is_left_alone() -> None:
+    """Neither a person's change nor a second one by the same author is corrected by a new daemon;
+    place apply by a person ends it."""
+    world, daemon = pinned_world()
+    daemon.authors = {100: Author(name="ada", person=True)}
+    world.masks[100, 100] = CpuSet.of([7])
+    daemon.turn()
+    daemon.turn()
+    for _ in range(3):
+        daemon = daemon.killed()
+        # Killed again before it has an actor, whose journal it needs.
+        daemon.actor = "not there"
+        daemon.turn()
+        daemon = daemon.killed()
+        daemon.turn()
+        daemon.turn()
+        assert world.masks[100, 100] == CpuSet.of([7]) and len(world.acts) == 1
+    action = world.acts[0]
+    daemon.world.now += SECOND
+    world.perform(action)
+    daemon.fresh = True
+    daemon.turn()
+    assert "pin.applied" in daemon.kinds()
+    world.masks[100, 100] = CpuSet.of([7])
+    daemon.turn()
+    daemon.turn()
+    assert world.masks[100, 100] != CpuSet.of([7])
+
+
 def test_an_undo_by_a_person_is_respected() -> None:
     world, daemon = pinned_world()
     world.journal.clear()
     for key in world.masks:
         world.masks[key] = CpuSet.of(range(8))
-    daemon.fresh = True
-    daemon.turn()
-    daemon.turn()
+    for _ in range(4):
+        daemon.turn()
     assert len(world.acts) == 1 and "pin.undone" in daemon.kinds()
     assert mask(world, 100) == "0-7"
 
@@ -515,7 +552,7 @@ def test_a_process_that_ends_while_it_is_pinned() -> None:
     daemon = Daemon(world, (workload("w"),))
     decisions = daemon.turn(acts=0)
     del world.names[100]
-    daemon.done = [world.perform(decisions.queue[0])]
+    daemon.done = [world.perform(decisions.queue[0].action)]
     assert daemon.turn().queue == ()
     assert "pin.gone" in daemon.kinds() and daemon.state.failures == {}
 
