@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import time
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,10 @@ import click
 
 from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import emit_json
+from nodeagent.cli.ring import RING_SOCKET, ring_socket_of
 
 if TYPE_CHECKING:
     from nodeagent.model.feed import FeedStatus, ReaderStatus, RingStatus
-
-_RING_SOCKET = "/run/nodeagent/ring.sock"
 
 _FORMATS = click.Choice(["auto", "pcap", "pcapng", "binaryfile", "soupbintcp"])
 
@@ -29,7 +27,7 @@ def feed() -> None:
     "Loss is in messages, each counted at one stage: - is not knowable here.\n"
     "Exit 0; 3 when nobody serves ring.sock."
 )
-@click.option("--ring-socket", metavar="PATH", help=f"ring.sock.  [default: {_RING_SOCKET}]")
+@click.option("--ring-socket", metavar="PATH", help=f"ring.sock.  [default: {RING_SOCKET}]")
 @click.option(
     "--interval",
     type=click.FloatRange(0, 60),
@@ -42,11 +40,7 @@ def status(invocation: Invocation, ring_socket: str | None, interval: float) -> 
     """Feeds, their loss by stage, their rings, and how far each reader is behind."""
     from nodeagent.client.stat import stat
 
-    path = ring_socket or (
-        str(pathlib.Path(invocation.socket).with_name("ring.sock"))
-        if invocation.socket
-        else _RING_SOCKET
-    )
+    path = ring_socket_of(invocation, ring_socket)
     before, _ = stat(path)
     start = time.monotonic()
     if interval and before:

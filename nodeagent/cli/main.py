@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("nodeagent.cli.explain:explain", "What a check means, and how to mend it."),
     "capture": ("nodeagent.cli.capture:capture", "The machine as one redacted text file."),
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
+    "ring": ("nodeagent.cli.ring:ring", "The rings: segments, readers, records as they come."),
     "feed": ("nodeagent.cli.feed:feed", "Market-data feeds: status, replay, synthetic captures."),
     "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
     "status": ("nodeagent.cli.status:status", "One screen of what the daemon knows."),

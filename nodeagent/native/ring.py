@@ -51,6 +51,32 @@ TICK = np.dtype(
 )
 """One tick slot, 64 bytes (struct na_tick)."""
 
+KINDS = {
+    getattr(lib, f"NA_KIND_{name.upper()}"): name
+    for name in (
+        "add",
+        "execute",
+        "execute_price",
+        "reduce",
+        "delete",
+        "replace",
+        "trade",
+        "cross",
+        "break",
+        "directory",
+        "status",
+        "system",
+        "imbalance",
+        "other",
+        "quote",
+        "level",
+        "clear",
+        "restart",
+        "wire_gap",
+    )
+}
+"""Names of the values of a tick's `kind`."""
+
 _WHY_BYTES = 256
 
 

@@ -85,7 +85,8 @@ uint64_t na_view_age(const struct na_view *view, uint64_t cursor, uint64_t now_n
 int na_view_symbol(const struct na_view *view, uint32_t instrument, struct na_symbol *out);
 /* Copies the whole table (symbols_capacity entries); returns its generation, 0: it kept changing. */
 uint64_t na_view_symbols(const struct na_view *view, struct na_symbol *out);
-/* Copies one frame. Payload bytes, or -ESTALE: overwritten; -ENOENT: not there; -EMSGSIZE: room is too small. */
+/* Copies one frame. Payload bytes, or -ESTALE: overwritten; -ENOENT: not there yet; -EINVAL: no record starts there;
+ * -EMSGSIZE: room is too small. */
 int64_t na_view_frame(const struct na_view *view, uint64_t position, struct na_frame *meta, void *payload, size_t room);
 /* Like na_view_frame, and moves the position to the next frame; a lapped or foreign position jumps to the oldest. */
 int64_t na_view_next_frame(const struct na_view *view, uint64_t *position, struct na_frame *meta, void *payload,

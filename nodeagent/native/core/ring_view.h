@@ -296,8 +296,12 @@ static inline int64_t nar_frame(const struct na_view *view, uint64_t position, s
                                 size_t room)
 {
 	uint64_t commit = nar_commit(view);
-	if (commit - position > view->capacity || commit == position || position % NA_FRAME_ALIGN)
-		return position % NA_FRAME_ALIGN || position >= commit ? -ENOENT : -ESTALE;
+	if (position % NA_FRAME_ALIGN)
+		return -EINVAL;
+	if (position >= commit)
+		return -ENOENT;
+	if (commit - position > view->capacity)
+		return -ESTALE;
 	const uint8_t *record = view->data + (position & view->mask);
 	const na_word *from = (const na_word *)(const void *)record;
 	na_word words[sizeof(struct na_frame) / 8];
@@ -318,7 +322,7 @@ static inline int64_t nar_frame(const struct na_view *view, uint64_t position, s
 	if (nar_overwritten(view, position, 1))
 		return -ESTALE;
 	if (!sane)
-		return -ENOENT; /* not the start of a record */
+		return -EINVAL; /* not the start of a record */
 	return length <= room || !payload ? (int64_t)length : -EMSGSIZE;
 }
 
@@ -329,7 +333,7 @@ static inline int64_t nar_next_frame(const struct na_view *view, uint64_t *posit
 		int64_t rc = nar_frame(view, *position, meta, payload, room);
 		if (rc >= 0)
 			*position += na_frame_bytes((uint64_t)rc);
-		else if (rc == -ESTALE || (rc == -ENOENT && *position < nar_commit(view))) {
+		else if (rc == -ESTALE || rc == -EINVAL) {
 			/* Lapped, or never a record's start: the oldest whole record is where frames begin again. */
 			uint64_t first = __atomic_load_n(&view->hot->first, __ATOMIC_ACQUIRE);
 			if (first == *position)

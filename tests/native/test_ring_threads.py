@@ -1,0 +1,29 @@
+"""The ring's C test, plain and under ThreadSanitizer, built from the sources of this checkout."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+CORE = pathlib.Path(__file__).resolve().parents[2] / "nodeagent" / "native" / "core"
+
+
+@pytest.mark.parametrize("sanitizer", ["none", "thread", "address,undefined"])
+def test_threads_over_one_mapping(tmp_path: pathlib.Path, sanitizer: str) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    program = tmp_path / "ring_threads"
+    sources = [CORE / "tests" / "ring_threads.c", CORE / "ring.c", CORE / "numa.c"]
+    flags = ["-std=gnu11", "-O1", "-g", "-fno-strict-aliasing", "-D_GNU_SOURCE", f"-I{CORE}"]
+    if sanitizer != "none":
+        # TSan models no fences and says so; ring.h gives it what it needs instead.
+        flags += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-tsan"]
+    subprocess.run(["gcc", *flags, *sources, "-o", program], check=True)
+    count = "300000" if sanitizer == "thread" else "2000000"
+    done = subprocess.run([program, count], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" read, ") == 3
+    assert done.stderr == ""
