@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
     "ring": ("nodeagent.cli.ring:ring", "The rings: segments, readers, records as they come."),
     "feed": ("nodeagent.cli.feed:feed", "Market-data feeds: status, replay, synthetic captures."),
+    "run": ("nodeagent.cli.run:run", "The main job in the foreground, on this machine."),
     "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
     "status": ("nodeagent.cli.status:status", "One screen of what the daemon knows."),
     "events": ("nodeagent.cli.status:events", "What happened on this node."),
