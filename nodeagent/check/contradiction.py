@@ -28,6 +28,9 @@ def gpu_node_unknown(s: Seen) -> Iterator[Judged]:
     topology = s.snapshot.topology
     gpus = [p for p in topology.gpus if p.computes]
     devices = gpus + [p for p in data_nics(s) if gpus]
+    if s.snapshot.pasted is not None:
+        # Somebody who pastes a device's numa_node asks about it, whatever it is.
+        devices += [p for p in topology.pci if not p.class_code and _asked(s, p.bdf)]
     if not devices:
         raise NotApplicable("no GPU is here")
     for p in devices:
@@ -53,13 +56,21 @@ def gpu_node_unknown(s: Seen) -> Iterator[Judged]:
     yield warn(
         some((p.bdf for p in untold), 16),
         f"the firmware does not tell the NUMA node of {len(untold)} devices"
-        + (f"; NVML says {some(knows)} (inferred)" if knows else "; nobody else says it either"),
+        + (
+            f"; NVML says {some(knows)} (inferred)"
+            if knows
+            else "; nothing else that was read tells it"
+        ),
         *(saw(f"sys/bus/pci/devices/{p.bdf}/numa_node", "-1") for p in untold[:3]),
         *(Evidence(path="NVML", text=k) for k in knows[:3]),
         remedy="ask the host's operator for the NUMA map (pxb-pcie)"
         if s.snapshot.host.virtual
         else "update the BIOS; until then pin by NVML's affinity, or not at all",
     )
+
+
+def _asked(s: Seen, bdf: str) -> bool:
+    return f"sys/bus/pci/devices/{bdf}/numa_node" in s.snapshot.texts
 
 
 @check(

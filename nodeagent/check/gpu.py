@@ -144,7 +144,8 @@ ANNOUNCEMENTS = frozenset({154})
     "the kernel log has no hardware faults",
     means="FAIL for faults that need a reset or a repair (fatal Xids, GPU off the bus, fatal PCIe "
     "errors, uncorrected memory errors, dead NVMe, kernel panic); WARN for other faults; INFO for "
-    "Xids an application usually causes itself (13, 31, 43, 45). NA when no log was read.",
+    "Xids an application usually causes itself (13, 31, 43, 45). An Xid 45 that names an earlier "
+    "Xid counts as that one. NA when no log was read.",
     why="The log is the only place where the first of a chain of errors stands; what follows it "
     "(Xid 45, NCCL time-outs) is noise.",
     prove="dmesg -T | grep -iE 'xid|nvrm|aer|hardware error|mce|i/o error'",
@@ -159,7 +160,8 @@ def log(s: Seen) -> Iterator[Judged]:
     groups: dict[tuple[str, str], list[int]] = {}
     for i, event in enumerate(events):
         if event.fault:
-            xid = event.details.get("xid")
+            # Xid 45 that names a cause is a symptom: the Xid it names is what happened.
+            xid = event.details.get("cause_xid", event.details.get("xid"))
             kind = f"xid {xid}" if xid is not None else event.kind
             groups.setdefault((kind, event.bdf or ""), []).append(i)
     for (kind, bdf), members in groups.items():
@@ -170,9 +172,10 @@ def log(s: Seen) -> Iterator[Judged]:
         times = f", {len(members)} lines" if len(members) > 1 else ""
         where = f"line {first.line}" + (f" of {first.file}" if first.file else "")
         evidence = saw(first.file or "kernel log", f"{where}: {first.text}")
-        xid = first.details.get("xid")
+        cause = first.details.get("cause_xid")
+        xid = first.details.get("xid") if cause is None else cause
         severe = (
-            xid in FATAL_XIDS
+            xid in FATAL_XIDS or cause is not None
             if isinstance(xid, int)
             else any(_severe(events[i].kind, events[i].details) for i in members)
         )
@@ -192,7 +195,9 @@ def log(s: Seen) -> Iterator[Judged]:
                 evidence,
                 remedy="read the lines around it; watch whether it comes again",
             )
-    if not groups:
+    if not groups and not events and s.snapshot.texts.get("log/kernel-lines", "1") == "0":
+        yield info("log", "no line of this log is the kernel's or a driver's: nothing to judge")
+    elif not groups:
         yield ok("kernel log", f"{len(events)} lines that mean something, no fault")
 
 

@@ -128,7 +128,8 @@ def syntax(s: Seen) -> Iterator[Judged]:
     "isolation.unknown-parameters",
     "the kernel knows every isolation argument",
     means="FAIL when the kernel log says that it does not know isolcpus, nohz_full, rcu_nocbs or "
-    "irqaffinity, or that nohz_full is not supported. NA when no kernel log was read.",
+    "irqaffinity, or that nohz_full is not supported. NA when no kernel log that reaches "
+    "back to the boot was read.",
     why="An argument the kernel does not know is passed on to user space and does nothing.",
     prove="dmesg | grep -E 'Unknown kernel command line|Housekeeping:'",
     mend="Boot a kernel built with CONFIG_NO_HZ_FULL and CONFIG_RCU_NOCB_CPU, or drop "
@@ -157,6 +158,8 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
             remedy="boot a kernel with CONFIG_NO_HZ_FULL=y and CONFIG_RCU_NOCB_CPU=y, or drop them",
         )
     if not lost and "log/nohz-unsupported" not in texts:
+        if "log/from-boot" not in texts:
+            raise NotApplicable("the log does not reach back to the boot")
         yield ok("command line", "the log names no isolation argument that the kernel dropped")
 
 

@@ -131,7 +131,7 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
                 finding = dataclasses.replace(finding, waived_until=waive.until.isoformat())
             found.append(finding)
     if snapshot.pasted is not None and all(
-        f.verdict is Verdict.NA or f.id.startswith(_ABOUT_INPUT) for f in found
+        f.verdict in (Verdict.NA, Verdict.INFO) or f.id.startswith(_ABOUT_INPUT) for f in found
     ):
         found.append(_NOTHING)
     return tuple(found)

@@ -71,7 +71,7 @@ def explain(invocation: Invocation, check_id: str | None, markdown: bool) -> Non
     from rich.text import Text
 
     out = console()
-    out.print(Text(found.id, "bold").append(f"  {found.title}", "none"))
+    out.print(Text.assemble((found.id, "bold"), f"  {found.title}"))
     for heading, text in sections(found):
         out.print(Text(f"\n{heading}", "bold cyan"))
         if heading == "Prove it by hand":

@@ -157,10 +157,10 @@ def events(*found: KernelEvent) -> Snapshot:
     return dataclasses.replace(H, events=found)
 
 
-def xid(number: int, fault: bool = True) -> KernelEvent:
+def xid(number: int, fault: bool = True, **more: int) -> KernelEvent:
     return KernelEvent(
         line=3, kind="xid", fault=fault, text=f"NVRM: Xid (PCI:0000:11:00): {number}, ...",
-        bdf="0000:11:00", details={"xid": number},
+        bdf="0000:11:00", details={"xid": number, **more},
     )  # fmt: skip
 
 
@@ -213,7 +213,8 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("nothing asked", H, V.NA),
         ],
         "isolation.unknown-parameters": [
-            ("none", events(), V.OK),
+            ("none", with_texts(events(), {"log/from-boot": "ro"}), V.OK),
+            ("not from the boot", events(), V.NA),
             ("two", with_texts(events(), {"log/unknown-parameters": "a nohz_full=2 rcu_nocbs=2"}),
              V.FAIL),
             ("no nohz", with_texts(events(), {"log/nohz-unsupported": "Housekeeping: x"}), V.FAIL),
@@ -635,6 +636,8 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("off the bus", events(xid(79)), V.FAIL),
             ("the application's", events(xid(43)), V.INFO),
             ("another", events(xid(63)), V.WARN),
+            ("a symptom", events(xid(45, cause_xid=149)), V.FAIL),
+            ("not the kernel's", with_texts(events(), {"log/kernel-lines": "0"}), V.INFO),
             ("advice only", events(xid(154, fault=False)), V.OK),
             ("no log", H, V.NA),
         ],

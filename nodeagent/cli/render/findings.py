@@ -47,14 +47,13 @@ def print_findings(
     out = console()
     line = summary(findings)
     verdict = worst(findings).value
-    first = Text(verdict, VERDICT_STYLE[verdict]).append(line[len(verdict) :], "none")
+    first = Text.assemble((verdict, VERDICT_STYLE[verdict]), line[len(verdict) :])
     out.print(first, soft_wrap=True)
     quiet = () if everything else (Verdict.OK, Verdict.NA)
     for f in folded(worst_first(f for f in findings if f.verdict not in quiet)):
         word = "WAIVED" if f.waived_until else f.verdict.value
         style = "dim" if f.waived_until else VERDICT_STYLE[f.verdict.value]
-        head = Text(f"{word:8}", style)
-        head.append(f.id, "bold").append(f"  {f.subject}")
+        head = Text.assemble((f"{word:8}", style), (f.id, "bold"), f"  {f.subject}")
         out.print(head, soft_wrap=True)
         tail = f" (waived until {f.waived_until})" if f.waived_until else ""
         out.print(Text(f"{'':8}{f.message}{tail}"), soft_wrap=True)
@@ -65,7 +64,7 @@ def print_findings(
                 name = f"{e.path}: " if i == 0 else "  "
                 out.print(Text(f"{'':8}seen    {name}{text}", "dim"), soft_wrap=True)
         if f.remedy:
-            out.print(Text(f"{'':8}remedy  ", "dim").append(f.remedy, "cyan"), soft_wrap=True)
+            out.print(Text.assemble((f"{'':8}remedy  ", "dim"), (f.remedy, "cyan")), soft_wrap=True)
     for repair in repairs:
         out.print(Text(f"REPAIRED {repair}", "yellow"), soft_wrap=True)
     hidden = sum(f.verdict in quiet for f in findings)

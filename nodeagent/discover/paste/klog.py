@@ -25,7 +25,10 @@ _PREFIX = re.compile(
     r"\s*(?:<\d+>|\[[^\]]*\]|(?:kern|user|daemon)\s*:\w+\s*:|\d{4}-\d\d-\d\dT\S+"
     r"|[A-Z][a-z]{2}\s+\d+ \d\d:\d\d:\d\d|[\w.-]+ kernel:|kernel:)\s*"
 )
-_STAMPED = re.compile(r"\s*(?:<\d+>)?\[\s*\d+\.\d+\]|[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \S+ \S+:")
+_STAMPED = re.compile(
+    r"\s*(?:<\d+>)?\[\s*\d+\.\d+\]|\s*\[[A-Z][a-z]{2} [A-Z][a-z]{2} |.*\bkernel: "
+)
+"""Lines of the kernel: dmesg's stamps, or journal lines by `kernel:`."""
 
 Details = Mapping[str, str | int | bool | None]
 Maker = Callable[[re.Match[str]], Details]
@@ -63,11 +66,13 @@ def _xid(m: re.Match[str]) -> Details:
     pid = re.search(r"\bpid='?(\d+)", m["rest"])
     name = re.search(r"\bname=([^,]+)", m["rest"])
     process = name[1].strip() if name else None
-    return {
+    cause = re.search(r"\bprevious Xid (\d+)", m["rest"])
+    found: dict[str, str | int | bool | None] = {
         "xid": int(m["xid"]),
         "pid": int(pid[1]) if pid else None,
         "process": None if process == "<unknown>" else process,
     }
+    return found | ({"cause_xid": int(cause[1])} if cause else {})
 
 
 def _sxid(m: re.Match[str]) -> Details:
@@ -282,10 +287,13 @@ def read_log(text: str, name: str, *, is_log: bool) -> Part | None:
             events.append(found)
         if m := _UNKNOWN.search(line):
             texts["log/unknown-parameters"] = m[1]
+        if "ommand line: " in line:
+            texts["log/from-boot"] = line.partition("ommand line: ")[2].strip()
         if _NO_NOHZ.search(line):
             texts["log/nohz-unsupported"] = bare(line).strip()
     if not events and not texts and not is_log and stamped * 2 < len(lines):
         return None
+    texts["log/kernel-lines"] = str(stamped)
     return Part(
         kind="log",
         facts={"kernel_events": [fact(e) for e in events]},

@@ -13,17 +13,18 @@ from nodeagent.discover.paste.kfd import kfd_facts
 from nodeagent.discover.paste.klog import fact, read_log
 from nodeagent.discover.paste.matrix import read_matrix
 from nodeagent.discover.paste.nccl import read_nccl, relation_facts
-from nodeagent.discover.paste.part import Part, Text, clean
+from nodeagent.discover.paste.part import Part, Text, clean, cpulist_or_none
 from nodeagent.discover.paste.rocm import read_rocm
 from nodeagent.discover.paste.values import read_values
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Entry, Link, TableStore
+from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.pasted import Pasted
 from nodeagent.model.pci import PciFunction
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Irq, Snapshot
 from nodeagent.model.topology import PeerLink
 
 _LOG_NAME = re.compile(r"dmesg|journal|syslog|messages|klog|kern\.log|\.log$", re.IGNORECASE)
@@ -149,10 +150,45 @@ def _snapshot(
     return dataclasses.replace(
         snapshot,
         topology=topology,
+        irqs=snapshot.irqs or _irqs(files),
         texts=texts,
         unread=tuple(u for u in snapshot.unread if u.reason not in _NOISE),
         live=False,
     )
+
+
+_IRQ = re.compile(r"proc/irq/(\d{1,6})/(node|(?:smp|effective)_affinity(?:_list)?)")
+
+
+def _irqs(files: dict[str, str]) -> tuple[Irq, ...]:
+    """Interrupts from pasted /proc/irq files, without the table of /proc/interrupts."""
+    rows: dict[int, dict[str, str]] = {}
+    for path, value in files.items():
+        if m := _IRQ.fullmatch(path):
+            rows.setdefault(int(m[1]), {})[m[2]] = value
+    found = []
+    for number, row in sorted(rows.items()):
+        node = row.get("node", "")
+        found.append(
+            Irq(
+                number=number,
+                name="",
+                affinity=_cpus(row, "smp_affinity"),
+                effective=_cpus(row, "effective_affinity"),
+                node=int(node) if node.isdigit() else None,
+            )
+        )
+    return tuple(found)
+
+
+def _cpus(row: dict[str, str], name: str) -> CpuSet | None:
+    """A CPU set from the list, else from the mask; None for neither, or damage."""
+    if f"{name}_list" in row:
+        return cpulist_or_none(row[f"{name}_list"])
+    try:
+        return CpuSet.parse_mask(row[name]) if name in row else None
+    except ParseError:
+        return None
 
 
 def _functions(base: Snapshot, parts: Sequence[tuple[Text, Part]]) -> tuple[PciFunction, ...]:

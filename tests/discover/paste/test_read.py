@@ -224,6 +224,18 @@ def test_kernel_files_in_every_form() -> None:
     assert read_values("hello: world", "notes.txt") is None
 
 
+def test_minus_one_is_unknown_and_a_remote_irq_is_far() -> None:
+    found = paste(
+        values="/sys/bus/pci/devices/0000:c1:00.0/numa_node: -1\n"
+        "/proc/irq/4/node:0\n/proc/irq/4/smp_affinity:ff,ffffc000,000fffff,fc000000\n",
+        lscpu="NUMA node0 CPU(s): 0-25,52-77\nNUMA node1 CPU(s): 26-51,78-103\n",
+    )
+    by = {f.id: f for f in judge(found.snapshot, Policy(), 0)}
+    assert by["contradiction.gpu-node-unknown"].verdict is Verdict.WARN
+    assert by["irq.remote-node"].verdict is Verdict.WARN
+    assert "26-51,78-103" in by["irq.remote-node"].message
+
+
 def test_a_whole_report_is_several_kinds() -> None:
     topo = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n"
     found = paste(report=f"GPU topology:\n{topo}\nCPU:\n{LSCPU}")
