@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nodeagent.errors import UnavailableError
-from nodeagent.probe.loader import missing_rights
-from nodeagent.probe.sentence import no_rights
+from nodeagent.probe.loader import missing_rights, native
+from nodeagent.probe.sentence import no_btf, no_rights
 
 DEFAULT_SECONDS = 60.0
 MAX_SECONDS = 3600.0
@@ -27,6 +28,30 @@ GRACE_S = 2.0
 
 PACKAGES = pathlib.Path("/usr/lib/python3/dist-packages")
 """Where Debian puts modules for its own Python."""
+
+
+KHEADERS = pathlib.Path("/sys/kernel/kheaders.tar.xz")
+"""Headers inside the kernel; BCC unpacks them itself."""
+
+STUBS = (
+    "linux/bpf_common.h",
+    "linux/log2.h",
+    "uapi/linux/bpf.h",
+    "uapi/linux/bpf_common.h",
+    "uapi/linux/if_packet.h",
+    "uapi/linux/ptrace.h",
+    "asm/page.h",
+)
+"""What BCC's own headers include; all their types stand in the one header made from BTF."""
+
+KCONFIG = """#define __LINUX_BPF_H__
+#define _UAPI__LINUX_BPF_H__
+#define CONFIG_BPF_SYSCALL 1
+#define PAGE_SIZE {page}
+#include "../vmlinux.h"
+"""
+"""BCC includes linux/kconfig.h before all else. Its own copy of bpf.h, which would define the types
+a second time, is kept out by its guards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +83,11 @@ def run(
     with tempfile.TemporaryDirectory(prefix="nodeagent-bcc-") as folder:
         # One link in a folder of its own: nothing else of the distribution's packages comes along.
         (pathlib.Path(folder) / "bcc").symlink_to(packages / "bcc")
+        headers = _headers(pathlib.Path(folder) / "kernel", script)
         # In a session of its own: Ctrl-C reaches it through us, once, and its children end with it.
         child = subprocess.Popen(
             [sys.executable, str(script), *arguments],
-            env={**os.environ, "PYTHONPATH": folder, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONPATH": folder, "PYTHONUNBUFFERED": "1", **headers},
             start_new_session=True,
         )
         try:
@@ -72,6 +98,36 @@ def run(
         except BaseException:
             _stop(child)
             raise
+
+
+def _headers(folder: pathlib.Path, script: pathlib.Path) -> dict[str, str]:
+    """Which headers BCC compiles against: the running kernel's, or its types from BTF; never
+    another kernel's, which compile and read the wrong fields."""
+    release = os.uname().release
+    if (
+        "BCC_KERNEL_SOURCE" in os.environ
+        or (pathlib.Path("/lib/modules") / release / "build").is_dir()
+        or KHEADERS.exists()
+    ):
+        return {}
+    include = folder / "include"
+    (include / "linux").mkdir(parents=True)
+    if native().lib.na_bpf_write_types(os.fsencode(include / "vmlinux.h")) < 0:
+        raise no_btf()
+    (include / "linux" / "kconfig.h").write_text(KCONFIG.format(page=os.sysconf("SC_PAGESIZE")))
+    major, minor, *_ = (int(n) for n in re.findall(r"\d+", release))
+    (include / "linux" / "version.h").write_text(
+        f"#define LINUX_VERSION_CODE {(major << 16) + (minor << 8)}\n"
+        "#define KERNEL_VERSION(a, b, c) (((a) << 16) + ((b) << 8) + (c))\n"
+    )
+    # Kernel headers the script names are empty too: what they would define is there already.
+    named = re.findall(r"#\s*include\s*<((?:\w[\w.-]*/)+\w[\w.-]*)>", script.read_text())
+    for name in {*STUBS, *(n for n in named if not n.startswith("bcc/"))}:
+        path = include / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.touch()
+    return {"BCC_KERNEL_SOURCE": str(folder)}
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

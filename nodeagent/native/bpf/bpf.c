@@ -217,6 +217,35 @@ int na_bpf_enable_stats(void)
 	return fd < 0 ? -errno : fd;
 }
 
+static void emit(void *file, const char *format, va_list args)
+{
+	vfprintf(file, format, args);
+}
+
+int na_bpf_write_types(const char *path)
+{
+	struct btf *types;
+	struct btf_dump *dump;
+	FILE *file;
+	int rc = 0;
+
+	pthread_once(&log_once, catch_log);
+	types = btf__load_vmlinux_btf();
+	if (!types)
+		return -errno;
+	file = fopen(path, "we");
+	dump = file ? btf_dump__new(types, emit, file, NULL) : NULL;
+	if (!dump)
+		rc = -errno;
+	for (uint32_t id = 1; !rc && id < btf__type_cnt(types); id++)
+		rc = btf_dump__dump_type(dump, id);
+	btf_dump__free(dump);
+	if (file && fclose(file) && !rc)
+		rc = -errno;
+	btf__free(types);
+	return rc;
+}
+
 struct na_records {
 	struct ring_buffer *ring;
 	char *out;

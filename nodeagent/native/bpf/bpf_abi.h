@@ -41,6 +41,9 @@ int na_trial(const char *kind, int attach, const char **step);
 /* Frees what the trials keep between them (the kernel's BTF). */
 void na_trial_end(void);
 
+/* Writes the running kernel's types, from its BTF, as one C header. */
+int na_bpf_write_types(const char *path);
+
 struct na_records;
 
 int na_records_open(int map_fd, struct na_records **out);
