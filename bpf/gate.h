@@ -10,15 +10,6 @@ struct na_gate gate SEC(".data.gate") = {};
 
 #define NA_NOT_WATCHED NA_SLOTS
 
-/* The verifier of 6.1 does not know what clang knows about a range; an index goes through here, so
- * that the mask stays next to the access. */
-#define NA_CLAMP(index, size)                                                                      \
-	({                                                                                         \
-		__u64 index_ = (index);                                                            \
-		asm volatile("" : "+r"(index_));                                                   \
-		index_ & ((size) - 1);                                                             \
-	})
-
 static __always_inline bool gate_bit(const __u64 *words, __u32 cpu)
 {
 	return words[NA_CLAMP(cpu >> 6, NA_CPU_WORDS)] >> (cpu & 63) & 1;

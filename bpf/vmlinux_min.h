@@ -60,4 +60,13 @@ struct task_struct {
 	struct sched_info sched_info;
 } NA_KERNEL;
 
+/* The verifier of 6.1 does not know what clang knows about a range; an index goes through here, so
+ * that the mask stays next to the access. */
+#define NA_CLAMP(index, size)                                                                      \
+	({                                                                                         \
+		__u64 index_ = (index);                                                            \
+		asm volatile("" : "+r"(index_));                                                   \
+		index_ & ((size) - 1);                                                             \
+	})
+
 #endif

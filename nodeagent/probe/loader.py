@@ -58,16 +58,17 @@ class Limits:
 class BpfObject:
     """One eBPF object. Links and maps live as long as it, and die with the process.
 
-    Every method raises UnavailableError or RightsError with a sentence.
+    image: the object's bytes, where it is none of ours. Every method raises UnavailableError or
+    RightsError with a sentence.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, image: bytes | None = None) -> None:
         self.name = name
         self._bpf = native()
         self._ffi, self._lib = self._bpf.ffi, self._bpf.lib
         self._handle: Any = None  # cffi pointer
         try:
-            image = (OBJECTS / f"{name}.bpf.o").read_bytes()
+            image = image or (OBJECTS / f"{name}.bpf.o").read_bytes()
         except OSError as error:
             raise sentence.no_object(name) from error
         out = self._ffi.new("struct na_bpf **")
