@@ -20,8 +20,8 @@ from nodeagent.discover.store import Entry, Failed, Link
 from nodeagent.errors import ReadError
 
 MAGIC = "# nodeagent capture v1"
-_END = re.compile(r"# end, (\d+) entries")
-_DIGITS = re.compile(r"(\d+)")
+_END = re.compile(r"# end, ([0-9]{1,9}) entries")
+_DIGITS = re.compile(r"([0-9]{1,18})")
 
 
 def render(table: Mapping[str, Entry]) -> str:
@@ -70,7 +70,7 @@ def _visible(line: str) -> str:
 
 def _natural(path: str) -> list[tuple[int, int, str]]:
     return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        (0, int(part), "") if part[0] in "0123456789" else (1, 0, part)
         for part in _DIGITS.split(path)
         if part
     ]

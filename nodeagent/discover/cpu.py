@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nodeagent.discover.root import Root
+from nodeagent.discover.root import Root, is_number
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.topology import Cache, Package
 
 CPU = "sys/devices/system/cpu"
 _DIR = re.compile(r"cpu\d{1,5}")
 _INDEX = re.compile(r"index\d{1,2}")
-_SIZE = re.compile(r"(\d+)([KMG]?)")
+_SIZE = re.compile(r"([0-9]{1,9})([KMG]?)")
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -71,7 +71,7 @@ def _online(root: Root, dirs: CpuSet) -> CpuSet:
     found = set()
     for line in root.lines("proc/cpuinfo", 4 << 20):
         key, _, value = line.partition(":")
-        if key.strip() == "processor" and value.strip().isdigit():
+        if key.strip() == "processor" and is_number(value.strip()):
             found.add(int(value))
     return CpuSet.of(c for c in found if c < 1 << 16)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from nodeagent.discover.pci import DEVICES, normal_bdf
-from nodeagent.discover.root import Root
+from nodeagent.discover.root import Root, is_number
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.pci import PciFunction
 from nodeagent.model.snapshot import Irq
@@ -29,7 +29,7 @@ def read_irqs(root: Root, functions: tuple[PciFunction, ...]) -> tuple[Irq, ...]
     if not lines:
         return ()
     columns = [w[3:] for w in lines[0].split()]
-    if not columns or not all(c.isdigit() for c in columns):
+    if not columns or not all(map(is_number, columns)):
         root.fail(INTERRUPTS, f"{lines[0][:40]!r}, expected a header of CPUs")
         return ()
     cpus = [int(c) for c in columns]
@@ -38,7 +38,7 @@ def read_irqs(root: Root, functions: tuple[PciFunction, ...]) -> tuple[Irq, ...]
     for line in lines[1 : MAX_IRQS + 1]:
         label, _, rest = line.partition(":")
         label = label.strip()
-        if label.isdigit():
+        if is_number(label):
             found.append(_irq(root, int(label), rest, cpus, owners, label in there))
     return tuple(sorted(found, key=lambda i: i.number))
 
@@ -50,7 +50,7 @@ def _irq(
     counts = tuple(
         (cpu, int(word))
         for cpu, word in zip(cpus, words, strict=False)
-        if word != "0" and word.isdigit()
+        if word != "0" and is_number(word)
     )
     tail = words[len(cpus) :]
     flow = next((i for i, w in enumerate(tail) if _FLOW.fullmatch(w)), None)

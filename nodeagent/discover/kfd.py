@@ -17,7 +17,7 @@ NODES = "sys/class/kfd/kfd/topology/nodes"
 XGMI = 11
 """CRAT_IOLINK_TYPE_XGMI."""
 _NUMBER = re.compile(r"\d{1,4}")
-_PROPERTY = re.compile(r"([a-z_0-9]+) +(\d+)")
+_PROPERTY = re.compile(r"([a-z_0-9]+) +([0-9]{1,20})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

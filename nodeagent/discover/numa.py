@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from nodeagent.discover.root import Root
+from nodeagent.discover.root import Root, is_number
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.topology import Hugepages, NodeKind, NumaNode
 
@@ -69,7 +69,7 @@ def _memory(root: Root, path: str) -> tuple[int | None, int | None]:
         return None, None
     for line in text.splitlines():
         words = line.split()
-        if len(words) >= 4 and words[0] == "Node" and words[3].isdigit():
+        if len(words) >= 4 and words[0] == "Node" and is_number(words[3]):
             found.setdefault(words[2].rstrip(":"), int(words[3]) << 10)
             if "MemTotal" in found and "MemFree" in found:
                 break
@@ -84,7 +84,7 @@ def _distances(root: Root, path: str, ids: list[int]) -> tuple[tuple[int, int], 
     if text is None:
         return ()
     row = text.split()
-    if len(row) != len(ids) or not all(w.isdigit() for w in row):
+    if len(row) != len(ids) or not all(map(is_number, row)):
         root.fail(path, f"{text[:40]!r}, expected {len(ids)} numbers")
         return ()
     return tuple(zip(ids, map(int, row), strict=True))
@@ -110,6 +110,6 @@ def _nvidia_nodes(root: Root) -> frozenset[int]:
     for name in root.names(_NVIDIA):
         for line in root.lines(f"{_NVIDIA}/{name}/numa_status"):
             key, _, value = line.partition(":")
-            if key == "Node" and value.strip().isdigit():
+            if key == "Node" and is_number(value.strip()):
                 found.add(int(value))
     return frozenset(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
-from nodeagent.discover.root import Root
+from nodeagent.discover.root import Root, is_number
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.pci import AMD, Aer, Link, PciFunction, parse_bdf
@@ -79,7 +79,7 @@ def _function(root: Root, name: str, online: CpuSet) -> PciFunction | None:
         driver=root.target(f"{at}/driver") if "driver" in there else None,
         link=_link(root, at) if there.intersection(_LINK) else None,
         subsystem=subsystem,
-        iommu_group=int(group) if group and group.isdigit() else None,
+        iommu_group=int(group) if group and is_number(group) else None,
         physfn=physfn if physfn and _BDF.fullmatch(physfn) else None,
         vfs=root.number(f"{at}/sriov_numvfs") if "sriov_numvfs" in there else None,
         aer=_aer(root, at) if there.issuperset(_AER) else None,
@@ -127,7 +127,7 @@ def _aer(root: Root, at: str) -> Aer | None:
     for file in _AER:
         text = root.text(f"{at}/{file}")
         last = text.splitlines()[-1].split() if text else []
-        if len(last) != 2 or not last[0].startswith("TOTAL_ERR_") or not last[1].isdigit():
+        if len(last) != 2 or not last[0].startswith("TOTAL_ERR_") or not is_number(last[1]):
             if text is not None:
                 root.fail(f"{at}/{file}", "no TOTAL_ERR_ line at its end")
             return None

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodeagent.discover.child import Child
-from nodeagent.discover.root import Root
+from nodeagent.discover.root import Root, is_number
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import ProcessState, ThreadState
@@ -175,7 +175,7 @@ class Processes:
         self.title_reason = ""
         for line in answer:
             pid, _, coded = line.partition(" ")
-            if pid.isdigit() and int(pid) in stats:
+            if is_number(pid) and int(pid) in stats:
                 self._titles[int(pid), stats[int(pid)].start] = _title(coded)
 
 
@@ -211,7 +211,9 @@ def _uid(status: bytes | None) -> int | None:
     for line in (status or b"").splitlines():
         if line.startswith(b"Uid:"):
             words = line.split()
-            return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+            return (
+                int(words[1]) if len(words) > 1 and is_number(words[1].decode("latin-1")) else None
+            )
     return None
 
 

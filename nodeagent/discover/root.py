@@ -178,10 +178,14 @@ class Root:
         if text is None:
             return None
         try:
-            return int(text, base)
+            value = int(text, base)
         except ValueError:
             self.fail(path, f"{_shown(text)}, expected a number")
             return None
+        if value.bit_length() > 63:
+            self.fail(path, f"{_shown(text)}, expected a number of 64 bits")
+            return None
+        return value
 
     def cpus(self, path: str, *, expected: bool = False) -> CpuSet | None:
         """The file as a cpulist, or None. `(null)` is how nohz_full says "none"."""
@@ -258,7 +262,7 @@ class Root:
     def pids(self) -> tuple[int, ...]:
         """Numbers of the processes that are there, ascending; never recorded."""
         try:
-            return tuple(sorted(int(n) for n in self._store.names("proc") if n.isdigit()))
+            return tuple(sorted(int(n) for n in self._store.names("proc") if is_number(n)))
         except OSError:
             return ()
 
@@ -292,6 +296,12 @@ class Root:
                 yield from self.glob(f"{path}/{rest}", limit)
             else:
                 yield path
+
+
+def is_number(text: str) -> bool:
+    """Whether int() takes it and a kernel may have printed it: ASCII digits, at most 15
+    (with a binary unit it still fits into 64 bits)."""
+    return len(text) <= 15 and text.isascii() and text.isdigit()
 
 
 def _shown(text: str) -> str:

@@ -186,13 +186,13 @@ def read_derived(root: Root, texts: dict[str, str]) -> dict[str, str]:
     return found
 
 
-_SIZE = re.compile(r"size=(\d+)([kmg%]?)")
+_SIZE = re.compile(r"size=([0-9]{1,18})([kmg%]?)")
 _UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def _dev_shm(texts: dict[str, str]) -> int | None:
     """Source: Documentation/filesystems/tmpfs.rst (size=, default half of memory)."""
-    m = re.search(r"^MemTotal:\s+(\d+) kB", texts.get("proc/meminfo", ""), re.MULTILINE)
+    m = re.search(r"^MemTotal:\s+([0-9]{1,15}) kB", texts.get("proc/meminfo", ""), re.MULTILINE)
     memory = int(m[1]) << 10 if m else None
     size = None
     for line in texts.get("proc/mounts", "").splitlines():

@@ -14,7 +14,7 @@ from nodeagent.errors import ParseError
 MAX_ID = 1 << 16
 """No machine has this many CPUs; a larger number in a file is damage, not a CPU."""
 
-_PART = re.compile(r"(\d+|N)(?:-(\d+|N)(?::(\d+)/(\d+))?)?")
+_PART = re.compile(r"([0-9]{1,9}|N)(?:-([0-9]{1,9}|N)(?::([0-9]{1,9})/([0-9]{1,9}))?)?")
 
 
 @dataclass(frozen=True, slots=True)

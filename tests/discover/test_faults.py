@@ -7,8 +7,11 @@ import pathlib
 import socket
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from nodeagent.cli.render.topology_json import topology_json
+from nodeagent.cli.render.topology_svg import topology_svg
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Entry, Failed, Link, TableStore
@@ -40,8 +43,11 @@ def files_read(table: Table) -> list[str]:
     return [p for p, e in root.kept.items() if isinstance(e, bytes) and p in table]
 
 
-@pytest.mark.parametrize("name", ["memory-only", "nps4-4gpu"])
-@pytest.mark.parametrize("spoil", SPOILS)
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [("memory-only", spoil) for spoil in SPOILS]
+    + [("nps4-4gpu", spoil) for spoil in ("unreadable", "empty", "nonsense")],
+)
 def test_each_file_spoiled(name: str, spoil: str) -> None:
     table = MACHINES[name]()
     paths = files_read(table)
@@ -51,6 +57,9 @@ def test_each_file_spoiled(name: str, spoil: str) -> None:
         paths = [p for p in paths if "/cpu/cpu" not in p or "/cpu/cpu0/" in p]
     for path in paths:
         snapshot = read({**table, path: SPOILS[spoil](path)})
+        msgspec.json.encode(topology_json(snapshot))
+        if spoil in ("empty", "nonsense"):
+            topology_svg(snapshot)
         if spoil in ALWAYS_RECORDED and path != "proc/cpuinfo":
             assert snapshot.why_unread(path), path
 
