@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from nodeagent.daemon.turn import CONNECTING, Done, Journal, Wanted
+from nodeagent.daemon.state import CONNECTING, Done, Journal, Wanted
 from nodeagent.errors import NodeagentError, UnavailableError
 from nodeagent.model.placement import Action, ActionResult, Outcome
 

@@ -19,9 +19,9 @@ from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
 from nodeagent.check.policyfile import parse as parse_policy
 from nodeagent.daemon.acting import Actor
-from nodeagent.daemon.loop import Doors, Link, Probe
+from nodeagent.daemon.setup import Doors, Link, Probe
 from nodeagent.daemon.source import Source
-from nodeagent.daemon.turn import Journal, JournalPin, Judge
+from nodeagent.daemon.state import Journal, JournalPin, Judge
 from nodeagent.daemon.watching import Watching
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nodeagent.daemon.doors import real_doors
-from nodeagent.daemon.loop import Loop, set_up
+from nodeagent.daemon.loop import Loop
 from nodeagent.daemon.notify import notifier
+from nodeagent.daemon.setup import set_up
 from nodeagent.errors import NodeagentError, UnavailableError
 from nodeagent.model.configfile import DEFAULT_PATH
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("as_root", "two_cpus")]
 
 CONSENT = "pin.allow = ['threads']\npin.auto = ['threads']\n"
-KILLS = int(os.environ.get("NODEAGENT_KILLS", "12"))
+KILLS = int(os.environ.get("NODEAGENT_KILLS", "6"))
 """100 with NODEAGENT_KILLS=100; the last result stands in docs/proofs.md."""
 
 
@@ -69,7 +69,7 @@ def test_killed_while_an_action_is_under_way(node: Node, workers: Workers) -> No
     chance = random.Random(seed)
     before = set(workers.masks().values())
     node.place(workers, CONSENT)
-    for i in range(4):
+    for i in range(3):
         node.start_actor()
         node.start(wait=False)
         time.sleep(chance.uniform(0.2, 0.9))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.daemon.guard import Author
-from nodeagent.daemon.turn import (
+from nodeagent.daemon.state import (
     MAX_TRIES,
     MIN_GAP_NS,
     RETRY_NS,
@@ -29,8 +29,8 @@ from nodeagent.daemon.turn import (
     State,
     due_ns,
     to_keep,
-    turn,
 )
+from nodeagent.daemon.turn import turn
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedLoss, FeedStatus
@@ -429,7 +429,7 @@ def test_a_restarted_daemon_adopts_and_changes_nothing() -> None:
     for _ in range(20):
         daemon = daemon.killed()
         assert daemon.turn().queue == ()
-        assert daemon.kinds() == ["pin.adopted", "place.planned"]
+        assert daemon.kinds() == ["pin.adopted"]
     assert world.masks == before
     (held,) = daemon.turn().held
     assert held.held and str(held.cpus_before) == "0-7"

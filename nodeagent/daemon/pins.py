@@ -1,0 +1,321 @@
+"""The turn's part about pins: results, adoption, the guard, and what is to be done now. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from nodeagent.daemon import guard as guarding
+from nodeagent.daemon.guard import Answer, Drift, Pin, ProcessKey
+from nodeagent.daemon.links import event
+from nodeagent.daemon.state import (
+    CONNECTING,
+    MAX_TRIES,
+    RETRY_NS,
+    Failure,
+    Seen,
+    State,
+    Wanted,
+    consent_of,
+)
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.event import Event, Severity
+from nodeagent.model.placement import (
+    Action,
+    Consent,
+    Held,
+    Outcome,
+    Placed,
+    ProcessState,
+    SetAffinity,
+)
+from nodeagent.model.probe import ProbeStatus
+from nodeagent.place.diff import THREADS_ONLY, actions
+from nodeagent.place.held import held as held_rows
+
+
+def take_results(state: State, seen: Seen, events: list[Event]) -> State:
+    failures = dict(state.failures)
+    by_key = {(p.pid, p.start_time): p for p in state.processes}
+    for done in seen.done:
+        action, result, at_ns = done.action, done.result, done.at_ns
+        key = action.target.pid, action.target.start_time
+        subject = f"{action.workload} pid {action.target.pid}"
+        match result.outcome:
+            case Outcome.DONE:
+                failures.pop((key, str(action.cpus)), None)
+                process = by_key.get(key)
+                before = _before(action, process)
+                if process is not None:
+                    state = replace(
+                        state,
+                        guard=guarding.pinned(
+                            state.guard, process, action.workload, action.cpus, before, at_ns
+                        ),
+                        run_base={
+                            **state.run_base,
+                            key[0]: _ran(seen.probe, key[0]),
+                        },
+                    )
+                events.append(
+                    event(
+                        "pin.done",
+                        subject,
+                        Severity.INFO,
+                        f"{action.workload} (pid {key[0]}) is on {action.cpus}, was on {before}",
+                        at_ns,
+                    )
+                )
+            case Outcome.GONE:
+                events.append(event("pin.gone", subject, Severity.INFO, result.message, at_ns))
+            case Outcome.REFUSED | Outcome.FAILED | Outcome.REVERTED:
+                old = failures.get((key, str(action.cpus)))
+                tries = 1 if old is None else old.tries + 1
+                failures[key, str(action.cpus)] = Failure(
+                    tries=tries,
+                    retry_ns=at_ns + RETRY_NS * 2 ** min(tries - 1, 10),
+                    message=result.message,
+                )
+                last = tries >= MAX_TRIES
+                events.append(
+                    event(
+                        f"pin.{result.outcome}",
+                        subject,
+                        Severity.ERROR if last else Severity.WARNING,
+                        f"{action.workload} (pid {key[0]}) could not be put on {action.cpus}: "
+                        f"{result.message}"
+                        + ("; it is not tried again until something changes" if last else ""),
+                        at_ns,
+                        "nodeagentctl place status",
+                    )
+                )
+            case _:
+                assert_never(result.outcome)
+    return replace(state, failures=failures)
+
+
+def _before(action: Action, process: ProcessState | None) -> CpuSet:
+    if isinstance(action, SetAffinity):
+        return action.before
+    return _actual(process) if process is not None else CpuSet()
+
+
+def _actual(process: ProcessState) -> CpuSet:
+    ids: set[int] = set()
+    for thread in process.threads:
+        ids |= thread.cpus.ids
+    return CpuSet(frozenset(ids))
+
+
+def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
+    """Takes over what the journal says is pinned; leaves alone what a person undid."""
+    if seen.journal is None:
+        return state
+    by_key = {(p.pid, p.start_time): p for p in state.processes}
+    guard = state.guard
+    listed: set[ProcessKey] = set()
+    remembered = {(m.pid, m.start_time): m for m in state.remembered}
+    for entry in seen.journal.pins:
+        key = entry.pid, entry.start_time
+        listed.add(key)
+        pin = guard.pins.get(key)
+        applied = pin is not None and pin.manual is not None and entry.at_ns > pin.manual_ns
+        ours = pin is not None and pin.before is not None
+        newer = pin is not None and pin.at_ns > seen.journal.at_ns
+        if key not in by_key or (ours and not applied) or newer:
+            continue
+        # What an earlier daemon knew of it; nothing of that stands after a person's place apply.
+        old = None if applied else remembered.get(key)
+        left = old is not None and old.manual is not None and entry.at_ns <= old.manual_ns
+        guard = guard.with_pin(
+            key,
+            Pin(
+                workload=entry.workload,
+                cpus=entry.after,
+                before=entry.before,
+                at_ns=0 if pin is None else pin.at_ns,
+                # Every thread had been pinned, or was born of one that was.
+                inside=frozenset(t.tid for t in by_key[key].threads),
+                corrected=old.corrected if old is not None else (),
+                manual=old.manual if old is not None and left else None,
+                manual_ns=old.manual_ns if old is not None and left else 0,
+            ),
+        )
+        events.append(
+            event(
+                "pin.applied" if applied else "pin.adopted",
+                f"{entry.workload} pid {entry.pid}",
+                Severity.INFO,
+                f"{entry.workload} (pid {entry.pid}) was pinned to {entry.after} by a person; it "
+                "is guarded again"
+                if applied
+                else f"{entry.workload} (pid {entry.pid}) is pinned to {entry.after} by the "
+                "journal; it is kept",
+                now_ns,
+            )
+        )
+    for key, pin in guard.pins.items():
+        undone = pin.before is not None and key not in listed and pin.at_ns < seen.journal.at_ns
+        if undone and pin.manual is None and seen.actor is None:
+            guard = guarding.left_alone(guard, key, "its pin was undone by a person", now_ns)
+            events.append(
+                event(
+                    "pin.undone",
+                    f"{pin.workload} pid {key[0]}",
+                    Severity.INFO,
+                    f"the pin of {pin.workload} (pid {key[0]}) was undone; it is left alone until "
+                    "place apply",
+                    now_ns,
+                    "nodeagentctl place apply --yes",
+                )
+            )
+    return replace(state, guard=guard, journal_ns=seen.journal.at_ns)
+
+
+def mine(state: State) -> list[tuple[Placed, ProcessState]]:
+    """Each placed workload's processes."""
+    by_key = {(p.pid, p.start_time): p for p in state.processes}
+    out: list[tuple[Placed, ProcessState]] = []
+    for placed in state.placement.placed:
+        for target in state.claimed.get(placed.workload, ()):
+            process = by_key.get((target.pid, target.start_time))
+            if process is not None:
+                out.append((placed, process))
+    return out
+
+
+def watch_over(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
+    if seen.reading is None:
+        return state
+    guard = state.guard
+    # Without an actor nothing can be undone either, so there is nothing to wait for.
+    journal_ns = state.journal_ns if seen.actor is None else now_ns + 1
+    for placed, process in mine(state):
+        guard, drift = guarding.observe(
+            guard, placed.workload, placed.cpus, process, state.read_ns, seen.authors, journal_ns
+        )
+        if drift is not None:
+            events.append(_drift_event(drift, process, state, seen, now_ns))
+    return replace(state, guard=guard)
+
+
+def _drift_event(
+    drift: Drift, process: ProcessState, state: State, seen: Seen, now_ns: int
+) -> Event:
+    now_on = CpuSet.of(cpu for t in drift.threads for cpu in t.cpus.ids)
+    what = (
+        f"{len(drift.threads)} of {len(process.threads)} threads of {drift.pin.workload} "
+        f"(pid {process.pid}) were moved from {drift.pin.cpus} to {now_on} by {drift.author.name}"
+    )
+    subject = f"{drift.pin.workload} pid {process.pid}"
+    match drift.answer:
+        case Answer.CORRECT:
+            blocked = _blocked(Consent.THREADS, state, seen)
+            then = f"not corrected: {blocked}" if blocked else "corrected once"
+            return event("pin.drift", subject, Severity.WARNING, f"{what}; {then}", now_ns)
+        case Answer.REPORT:
+            then = "the second change by that author is not corrected, the workload is manual"
+        case Answer.PERSON:
+            then = "a person's change is kept, the workload is manual"
+        case _:
+            assert_never(drift.answer)
+    return event(
+        "pin.manual",
+        subject,
+        Severity.WARNING,
+        f"{what}; {then} until place apply",
+        now_ns,
+        "find what moves the threads, then: nodeagentctl place apply --yes",
+    )
+
+
+def _blocked(consent: Consent, state: State, seen: Seen) -> str | None:
+    """Why an act of that class may not be made by the daemon now; None: it may."""
+    if consent not in seen.consents.allow:
+        return f"[pin] allow does not name {consent}"
+    if consent not in seen.consents.auto:
+        return f"[pin] auto does not name {consent}"
+    if state.frozen is not None:
+        return f"frozen: {state.frozen}"
+    if seen.actor is not None:
+        return f"no actor: {seen.actor}"
+    return None
+
+
+def queue_up(
+    state: State, seen: Seen, now_ns: int, events: list[Event]
+) -> tuple[State, tuple[Wanted, ...]]:
+    queue: list[Wanted] = []
+    waiting: dict[str, str] = {}
+    acting = seen.consents.auto or seen.consents.allow or THREADS_ONLY
+    for action in actions(state.placement, state.processes, acting):
+        key = action.target.pid, action.target.start_time
+        pin = state.guard.pins.get(key)
+        if pin is not None and pin.at_ns >= state.read_ns:
+            # The reading is older than what was last done to this process.
+            continue
+        if pin is not None and pin.suspect_ns:
+            # Perhaps a person undid it: the journal is asked first.
+            continue
+        if pin is not None and pin.manual is not None:
+            waiting[action.workload] = f"manual: {pin.manual}"
+            continue
+        if seen.busy is not None and seen.busy.target.pid == action.target.pid:
+            continue
+        blocked = _blocked(consent_of(action), state, seen)
+        if blocked is not None and seen.actor == CONNECTING:
+            continue
+        if blocked is not None:
+            waiting[action.workload] = blocked
+            continue
+        failure = state.failures.get((key, str(action.cpus)))
+        if failure is not None and (failure.tries >= MAX_TRIES or now_ns < failure.retry_ns):
+            waiting[action.workload] = failure.message
+            continue
+        queue.append(Wanted(action, _why(state, pin, action)))
+    for name, why in waiting.items():
+        if state.waiting.get(name) != why and not why.startswith("manual"):
+            remedy = "nodeagentctl place plan shows what would be done"
+            if why.startswith("[pin]"):
+                remedy = "nodeagentctl place apply --yes, or change [pin] in the configuration"
+            events.append(
+                event(
+                    "pin.waiting",
+                    name,
+                    Severity.INFO,
+                    f"{name} is not where it belongs and is left there: {why}",
+                    now_ns,
+                    remedy,
+                )
+            )
+    return replace(state, waiting=waiting), tuple(queue)
+
+
+def _why(state: State, pin: Pin | None, action: Action) -> str:
+    if pin is not None and pin.correcting:
+        return f"the guard puts right what {pin.corrected[-1]} changed"
+    placed = state.placement.of(action.workload)
+    return placed.reasons[0] if placed is not None and placed.reasons else "as planned"
+
+
+def _ran(probe: ProbeStatus | None, pid: int) -> Mapping[int, int]:
+    delays = probe.delays if probe is not None else ()
+    return next((dict(d.run_ns_by_cpu) for d in delays if d.pid == pid), {})
+
+
+def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
+    """The placed workloads as they are; run time counts from when the pin was known to hold."""
+    before: dict[int, CpuSet] = {}
+    since: dict[int, list[tuple[int, int]]] = {}
+    bases = dict(state.run_base)
+    for placed, process in mine(state):
+        pin = state.guard.pins.get((process.pid, process.start_time))
+        if pin is None or pin.cpus != placed.cpus:
+            continue
+        before[process.pid] = pin.before or pin.cpus
+        ran = _ran(seen.probe, process.pid)
+        base = bases.setdefault(process.pid, ran)
+        since[process.pid] = [(cpu, ns - base.get(cpu, 0)) for cpu, ns in ran.items()]
+    rows = held_rows(state.placement, state.processes, before, since)
+    return replace(state, run_base=bases), rows

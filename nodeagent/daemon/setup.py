@@ -1,0 +1,134 @@
+"""What the loop works with: the doors to the edges, and the configuration with all it names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nodeagent.daemon.acting import Actor
+from nodeagent.daemon.config import load, read_text, resolve
+from nodeagent.daemon.source import Source
+from nodeagent.daemon.state import Consents, Judge
+from nodeagent.model.configfile import Loaded
+from nodeagent.model.event import Event
+from nodeagent.model.feed import FeedStatus, RingStatus
+from nodeagent.model.placement import ProcessState, Workload
+from nodeagent.model.probe import ProbeStatus
+from nodeagent.model.settings import RingSettings
+from nodeagent.model.status import ControllerLink
+from nodeagent.rpc.spool import Spool
+
+
+class ProcessSource(Protocol):
+    """Processes as they are now."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its child, while there is one."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What cannot be read, and why; None: everything can."""
+
+    def scan(self, watched: frozenset[int], now_s: float) -> tuple[ProcessState, ...]:
+        """All of them; threads of those that are watched."""
+
+    def close(self) -> None:
+        """Ends its child."""
+
+
+class Rings(Protocol):
+    """The registry behind ring.sock."""
+
+    def rings(self) -> tuple[RingStatus, ...]:
+        """The rings it knows."""
+
+    def feeds(self) -> tuple[FeedStatus, ...]:
+        """The feeders' counters."""
+
+    def take_events(self) -> tuple[Event, ...]:
+        """What happened since last asked."""
+
+    def close(self) -> None:
+        """Stops serving; segments live on with those who hold them."""
+
+
+class Probe(Protocol):
+    """Run-queue latency, read from shared memory."""
+
+    def watch(self, pids: frozenset[int]) -> None:
+        """Exactly these processes."""
+
+    def read(self) -> ProbeStatus:
+        """What was counted."""
+
+
+class Link(Protocol):
+    """The session: stores events, and streams to the controller where one is configured."""
+
+    def link(self) -> ControllerLink:
+        """Connected or not, and why."""
+
+    async def record(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Stores events, synced, and returns them numbered."""
+
+    async def run(self) -> None:
+        """Streams until cancelled."""
+
+    async def close(self) -> None:
+        """Closes the spool; `run` must have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """The edges the loop works with; daemon/main.py opens the real ones."""
+
+    processes: ProcessSource
+    rings: Callable[[Path, RingSettings], Rings]
+    connect: Callable[[Path], Awaitable[Actor]]
+    probe: Callable[[Actor, str], Awaitable[Probe]]
+    """(actor, [probe] isolated) -> what reads the maps that the actor loaded."""
+    serve: Callable[[Path, Source, str], Awaitable[Callable[[], Awaitable[None]]]]
+    session: Callable[[Spool, Source, str, str], Link]
+    """(spool, source, controller's address or "", hostname) -> session."""
+    judge: Callable[[str | None, str], Judge]
+    """(policy text or None, its path) -> judge. Raises ConfigError."""
+    workloads: Callable[[str, str], tuple[Workload, ...]]
+    """(text, path) -> workloads. Raises ConfigError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The configuration with the files it names, read and parsed together."""
+
+    loaded: Loaded
+    workloads: tuple[Workload, ...]
+    judge: Judge
+    consents: Consents
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of sockets and locks."""
+        return Path(self.loaded.config.daemon.run_dir)
+
+
+def set_up(path: Path, doors: Doors) -> Setup:
+    """Reads everything the configuration names. Raises ConfigError."""
+    loaded = load(path)
+    config = loaded.config
+    file = resolve(loaded, config.place.workloads)
+    workloads = doors.workloads(read_text(file), str(file)) if file is not None else ()
+    policy = resolve(loaded, config.check.policy)
+    judge = doors.judge(None if policy is None else read_text(policy), str(policy or ""))
+    return Setup(
+        loaded=loaded,
+        workloads=workloads,
+        judge=judge,
+        consents=Consents(
+            allow=frozenset(config.pin.allow),
+            auto=frozenset(config.pin.auto),
+            freeze=loaded.windows,
+        ),
+    )

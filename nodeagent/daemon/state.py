@@ -1,0 +1,224 @@
+"""What the turn works on: what was seen, what is remembered, what was decided. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from nodeagent.daemon import guard as guarding
+from nodeagent.daemon.fold import Fold
+from nodeagent.daemon.guard import Author, Guard, Memory, ProcessKey
+from nodeagent.daemon.links import Links
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.event import Event
+from nodeagent.model.feed import FeedStatus, RingStatus
+from nodeagent.model.finding import Finding, Verdict
+from nodeagent.model.freeze import FreezeWindow
+from nodeagent.model.placement import (
+    Action,
+    ActionResult,
+    Consent,
+    Held,
+    MoveToCpuset,
+    Placement,
+    ProcessState,
+    SetAffinity,
+    Target,
+    Workload,
+)
+from nodeagent.model.probe import ProbeStatus
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.status import ControllerLink
+
+MIN_GAP_NS = 50_000_000
+"""Turns are at least this far apart: at most 20 a second, whatever asks for an early one."""
+
+RETRY_NS = 5_000_000_000
+"""A failed action is tried again after this time, doubled for each failure."""
+
+MAX_TRIES = 4
+"""An action that failed this often is left until its target or plan changes."""
+
+CONNECTING = "not connected yet"
+"""Why there is no actor before the first try: no news."""
+
+NOTHING = Placement(placed=(), refused=(), housekeeping=CpuSet())
+
+
+Judge = Callable[[Snapshot, int], tuple[Finding, ...]]
+"""check.judge, bound to its policy: (snapshot, now in ns) -> findings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consents:
+    """What the configuration allows."""
+
+    allow: frozenset[Consent] = frozenset()
+    auto: frozenset[Consent] = frozenset()
+    freeze: tuple[FreezeWindow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The processes as they were at `at_ns`."""
+
+    at_ns: int
+    processes: tuple[ProcessState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalPin:
+    """A pin in force by the actor's journal: the mask after and before."""
+
+    workload: str
+    pid: int
+    start_time: int
+    after: CpuSet
+    before: CpuSet
+    at_ns: int
+    """When the newest of its actions was made, CLOCK_REALTIME."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """The journal as it was at `at_ns`."""
+
+    at_ns: int
+    pins: tuple[JournalPin, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """An action and what became of it, at `at_ns`."""
+
+    action: Action
+    result: ActionResult
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Everything the loop saw since the last turn."""
+
+    judge: Judge
+    consents: Consents = Consents()
+    workloads: tuple[Workload, ...] = ()
+    housekeeping: CpuSet | None = None
+    snapshot: Snapshot | None = None
+    reading: Reading | None = None
+    """None: no fresh reading since the last turn."""
+    journal: Journal | None = None
+    """None: not read since the last turn."""
+    done: tuple[Done, ...] = ()
+    busy: Action | None = None
+    """The action the actor is at."""
+    freeze_file: str | None = None
+    """Its path, when it exists."""
+    actor: str | None = None
+    """Why there is no actor; None: there is."""
+    feeds: tuple[FeedStatus, ...] = ()
+    rings: tuple[RingStatus, ...] = ()
+    probe: ProbeStatus | None = None
+    """None: not enabled."""
+    controller: ControllerLink | None = None
+    authors: Mapping[int, Author] = field(default_factory=dict)
+    """tid -> who changed its mask, where the kernel shows it."""
+    troubles: Mapping[str, str | None] = field(default_factory=dict)
+    """Part of ours -> why it does not work; None: it does."""
+    notices: tuple[Event, ...] = ()
+    """What the loop itself has to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An action that did not work: how often, and when it is tried again."""
+
+    tries: int
+    retry_ns: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the turn remembers."""
+
+    turns: int = 0
+    snapshot: Snapshot | None = None
+    findings: tuple[Finding, ...] = ()
+    verdict: Verdict = Verdict.UNKNOWN
+    workloads: tuple[Workload, ...] = ()
+    housekeeping: CpuSet | None = None
+    processes: tuple[ProcessState, ...] = ()
+    read_ns: int = 0
+    claimed: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
+    placement: Placement = NOTHING
+    planned_for: frozenset[tuple[int, int, str]] = frozenset()
+    """(pid, start time, title) of the processes the plan was made for."""
+    planned_on: Snapshot | None = None
+    """The machine the plan was made on."""
+    guard: Guard = field(default_factory=Guard)
+    journal_ns: int = 0
+    """When the journal was read that the guard has adopted."""
+    remembered: tuple[Memory, ...] = ()
+    """What an earlier daemon of this boot had written down."""
+    failures: Mapping[tuple[ProcessKey, str], Failure] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Workload -> why its actions are not performed now."""
+    frozen: str | None = None
+    fold: Fold = field(default_factory=Fold)
+    links: Links = field(default_factory=Links)
+    run_base: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """pid -> (CPU -> ns run there) when its pin was known to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An action, and the reason that goes into its audit record."""
+
+    action: Action
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """What the turn decided."""
+
+    queue: tuple[Wanted, ...]
+    """To be performed in this order; replaces the queue before."""
+    events: tuple[Event, ...]
+    sentence: str
+    held: tuple[Held, ...]
+    watch: frozenset[int]
+    """Pids whose threads the probe should watch."""
+    ask_journal: bool
+    """Something hangs on what the journal says now."""
+
+
+def to_keep(state: State) -> tuple[Memory, ...]:
+    """What to write down: the guard's memory, and what an earlier daemon wrote of processes that
+    run still and are not adopted yet."""
+    alive = {(p.pid, p.start_time) for p in state.processes}
+    old = [
+        m
+        for m in state.remembered
+        if (m.pid, m.start_time) not in state.guard.pins
+        and (not alive or (m.pid, m.start_time) in alive)
+    ]
+    return tuple(sorted((*guarding.memory(state.guard), *old), key=lambda m: (m.pid, m.start_time)))
+
+
+def due_ns(last_ns: int, interval_ns: int, asked: bool) -> int:
+    """When the next turn is due: after the interval, or early when something asked for one."""
+    return last_ns + (min(MIN_GAP_NS, interval_ns) if asked else interval_ns)
+
+
+def consent_of(action: Action) -> Consent:
+    """The class of an action."""
+    match action:
+        case SetAffinity():
+            return Consent.THREADS
+        case MoveToCpuset():
+            return Consent.CGROUP
+        case _:
+            assert_never(action)
