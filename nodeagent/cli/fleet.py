@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nodeagent.cli.main import Invocation
-from nodeagent.cli.status import check_stream
+from nodeagent.cli.status import check_grpc, check_stream
 
 if TYPE_CHECKING:
     from nodeagent.rpc.wire import Message
@@ -34,6 +34,7 @@ SILENT_S = 45.0
 @click.pass_context
 def fleet(ctx: click.Context, controller: str) -> None:
     """All nodes, as their controller knows them."""
+    check_grpc()
     ctx.meta["nodeagent.controller"] = controller
 
 

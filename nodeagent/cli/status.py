@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,11 +11,35 @@ from nodeagent.cli.main import Invocation
 from nodeagent.errors import UsageError
 from nodeagent.model.event import Event
 
+if TYPE_CHECKING:
+    from nodeagent.rpc.client import NodeClient
+
 
 def check_stream(invocation: Invocation, what: str) -> None:
     """What streams is a table or JSON lines. Raises UsageError for `-o json`."""
     if invocation.output == "json":
         raise UsageError(f"{what} streams, saw -o json, expected -o jsonl", "use -o jsonl")
+
+
+def node_client(path: str | None) -> NodeClient:
+    """The daemon's client. Raises UnavailableError where gRPC is not installed."""
+    check_grpc()
+    from nodeagent.rpc.client import NodeClient
+
+    return NodeClient(path)
+
+
+def check_grpc() -> None:
+    """Raises UnavailableError in an installation without gRPC (the pure wheel)."""
+    from importlib.util import find_spec
+
+    from nodeagent.errors import UnavailableError
+
+    if find_spec("grpc") is None:
+        raise UnavailableError(
+            "this installation has no gRPC, so it can ask neither daemon nor controller",
+            "install it with what a node needs: pip install 'nodeagent[node]'",
+        )
 
 
 @click.command(
@@ -33,11 +58,10 @@ def status(invocation: Invocation, watch: bool) -> None:
         status_json,
         status_screen,
     )
-    from nodeagent.rpc.client import NodeClient
 
     if watch:
         check_stream(invocation, "status --watch")
-    with NodeClient(invocation.socket) as client:
+    with node_client(invocation.socket) as client:
         if not watch:
             now = client.status()
             if invocation.output == "table":
@@ -77,7 +101,6 @@ def events(invocation: Invocation, since: int | None, limit: int, follow: bool) 
     """What happened on this node, oldest first."""
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.render.status import event_json, event_line, events_screen
-    from nodeagent.rpc.client import NodeClient
 
     if follow:
         check_stream(invocation, "events --follow")
@@ -90,7 +113,7 @@ def events(invocation: Invocation, since: int | None, limit: int, follow: bool) 
             else:
                 console().print(event_line(event), soft_wrap=True)
 
-    with NodeClient(invocation.socket) as client:
+    with node_client(invocation.socket) as client:
         found = client.events(since=since or 0, limit=limit, newest=True)
         if invocation.output == "json":
             emit_json("event", {"events": [event_json(e) for e in found]})

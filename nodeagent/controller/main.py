@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import pathlib
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -53,17 +54,36 @@ def read_settings(path: str | None) -> Settings:
         return Settings()
     remedy = "it may hold listen, state_dir and max_events"
     try:
-        settings = msgspec.toml.decode(pathlib.Path(path).read_bytes(), type=Settings)
+        text = pathlib.Path(path).read_text()
+        settings = msgspec.toml.decode(text, type=Settings)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}", remedy) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: {error.reason} at byte {error.start}", remedy) from error
+    except msgspec.DecodeError as error:
         said = str(error)
-        raise ConfigError(f"{path}: {said[:1].lower()}{said[1:]}", remedy) from error
+        raise ConfigError(
+            f"{path}{_line(text, said)}: {said[:1].lower()}{said[1:]}", remedy
+        ) from error
     if settings.max_events < 1000:
         raise ConfigError(
             f"{path}: saw max_events = {settings.max_events}, expected at least 1000", remedy
         )
     return settings
+
+
+def _line(text: str, said: str) -> str:
+    """`:LINE` of the setting or place that an error names; "" when it names none."""
+    if named := re.search(r"at line (\d+)", said):
+        return f":{named[1]}"
+    if "end of document" in said:
+        return f":{text.count(chr(10)) + 1}"
+    if named := re.search(r"unknown field `(\w+)`|`\$\.(\w+)`", said):
+        key = named[1] or named[2]
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.match(rf"\s*{key}\s*=", line):
+                return f":{number}"
+    return ""
 
 
 def check_listen(text: str) -> str:

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 import grpc
 
 from nodeagent.api.v1 import controller_pb2, controller_pb2_grpc, types_pb2
-from nodeagent.controller.store import Caller, EventRow, Gap, NodeRow, OrderError, Store, StoreError
+from nodeagent.controller.store import (
+    Caller,
+    EventRow,
+    Gap,
+    NewEvent,
+    NodeRow,
+    OrderError,
+    Store,
+    StoreError,
+)
 from nodeagent.errors import NodeagentError
 from nodeagent.rpc import options, sections
 from nodeagent.rpc.wire import Message
@@ -122,23 +131,26 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):  # type:
         try:
             caller = await _hello(context)
             live = await self._admit(caller, context)
-            committed, want_full = await (await self._fleet.store.greet(caller))
+            greeting = await (await self._fleet.store.greet(caller))
             await context.write(
                 controller_pb2.ReportResponse(
                     hello=controller_pb2.HelloAck(
-                        committed_seq=committed, want_full_state=want_full, protocol=PROTOCOL
+                        committed_seq=greeting.committed_seq,
+                        committed_at_ns=greeting.committed_at_ns,
+                        want_full_state=greeting.want_full_state,
+                        protocol=PROTOCOL,
                     )
                 )
             )
             _log.info(
-                "node connected name=%s uuid=%s address=%s epoch=%d committed_seq=%d",
+                "node connected name=%r uuid=%s address=%s epoch=%d committed_seq=%d",
                 caller.hostname,
                 caller.uuid,
                 caller.address,
                 caller.epoch,
-                committed,
+                greeting.committed_seq,
             )
-            await self._serve(live, committed)
+            await self._serve(live, greeting.committed_seq)
         except _RefusedError as refused:
             _log.warning("stream refused address=%s reason=%s", context.peer(), refused.message)
             await context.abort(refused.code, refused.message)
@@ -152,7 +164,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):  # type:
             if live is not None and self._fleet.live.get(live.caller.uuid) is live:
                 del self._fleet.live[live.caller.uuid]
                 _log.info(
-                    "node disconnected name=%s uuid=%s", live.caller.hostname, live.caller.uuid
+                    "node disconnected name=%r uuid=%s", live.caller.hostname, live.caller.uuid
                 )
 
     async def _admit(self, caller: Caller, context: Message) -> _Live:
@@ -287,10 +299,10 @@ async def _hello(context: Message) -> Caller:
     )
 
 
-def _batch(batch: Message) -> tuple[list[tuple[int, bytes]], list[Gap]]:
+def _batch(batch: Message) -> tuple[list[NewEvent], list[Gap]]:
     if len(batch.events) > MAX_BATCH:
         raise _RefusedError(_INVALID, f"more than {MAX_BATCH} events in one message")
-    events = [(e.seq, e.SerializeToString()) for e in batch.events]
+    events = [NewEvent(e.seq, e.at_ns, e.SerializeToString()) for e in batch.events]
     gaps = [Gap(first_seq=g.first_seq, last_seq=g.last_seq, reason=g.reason) for g in batch.gaps]
     if any(g.first_seq < 1 or g.last_seq < g.first_seq for g in gaps):
         raise _RefusedError(_INVALID, "a gap must go from a lower to a higher seq, from 1")

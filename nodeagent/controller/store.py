@@ -45,7 +45,7 @@ CREATE TABLE node(
   first_seen_ns INTEGER NOT NULL, last_seen_ns INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE journal(
   uuid TEXT NOT NULL, epoch INTEGER NOT NULL, committed_seq INTEGER NOT NULL,
-  PRIMARY KEY(uuid, epoch)) WITHOUT ROWID;
+  committed_at_ns INTEGER NOT NULL, PRIMARY KEY(uuid, epoch)) WITHOUT ROWID;
 CREATE TABLE event(
   id INTEGER PRIMARY KEY AUTOINCREMENT, uuid TEXT NOT NULL, epoch INTEGER NOT NULL,
   seq INTEGER NOT NULL, body BLOB NOT NULL, received_ns INTEGER NOT NULL);
@@ -109,6 +109,25 @@ class EventRow:
     seq: int
     body: bytes
     received_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """One event to store; `body` is the encoded Event message."""
+
+    seq: int
+    at_ns: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What the store holds of a caller's (UUID, epoch); zeros for nothing."""
+
+    committed_seq: int
+    committed_at_ns: int
+    """at_ns of the event with that seq."""
+    want_full_state: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,15 +199,14 @@ class Store:
 
     # Awaiting a call hands the job over, in order; awaiting what it returns waits for the commit.
 
-    async def greet(self, caller: Caller) -> Awaitable[tuple[int, bool]]:
-        """Stores who calls: (greatest committed seq of its epoch, whether its state must be sent
-        in full). Raises StoreError."""
+    async def greet(self, caller: Caller) -> Awaitable[Greeting]:
+        """Stores who calls, and says how far its events are committed. Raises StoreError."""
         return await self._submit(lambda db: _greet(db, caller))
 
     async def add_events(
-        self, caller: Caller, events: list[tuple[int, bytes]], gaps: list[Gap]
+        self, caller: Caller, events: list[NewEvent], gaps: list[Gap]
     ) -> Awaitable[int]:
-        """Stores (seq, encoded Event) pairs after what is committed; the greatest committed seq.
+        """Stores events after what is committed; the greatest committed seq.
 
         Events that are stored already are passed over. Raises OrderError for a hole that no gap
         explains, StoreError when nothing was stored.
@@ -362,7 +380,7 @@ class _Job:
     future: Future[Any]
 
 
-def _greet(db: sqlite3.Connection, caller: Caller) -> tuple[int, bool]:
+def _greet(db: sqlite3.Connection, caller: Caller) -> Greeting:
     now = time.time_ns()
     known = db.execute("SELECT instance, epoch FROM node WHERE uuid = ?", (caller.uuid,)).fetchone()
     if known is None:
@@ -383,26 +401,31 @@ def _greet(db: sqlite3.Connection, caller: Caller) -> tuple[int, bool]:
         "SELECT EXISTS(SELECT 1 FROM section WHERE uuid = ?)", (caller.uuid,)
     ).fetchone()[0]
     same = known is not None and known[0] == caller.instance and known[1] == caller.epoch
-    return _committed(db, caller), not (same and has_state)
+    seq, at_ns = _committed(db, caller)
+    return Greeting(
+        committed_seq=seq, committed_at_ns=at_ns, want_full_state=not (same and has_state)
+    )
 
 
-def _committed(db: sqlite3.Connection, caller: Caller) -> int:
+def _committed(db: sqlite3.Connection, caller: Caller) -> tuple[int, int]:
     row = db.execute(
-        "SELECT committed_seq FROM journal WHERE uuid = ? AND epoch = ?",
+        "SELECT committed_seq, committed_at_ns FROM journal WHERE uuid = ? AND epoch = ?",
         (caller.uuid, caller.epoch),
     ).fetchone()
-    return int(row[0]) if row else 0
+    return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
 def _add_events(
-    db: sqlite3.Connection, caller: Caller, events: list[tuple[int, bytes]], gaps: list[Gap]
+    db: sqlite3.Connection, caller: Caller, events: list[NewEvent], gaps: list[Gap]
 ) -> int:
     now = time.time_ns()
-    committed = before = _committed(db, caller)
+    committed, at_ns = _committed(db, caller)
+    before = committed
     holes = sorted(gaps, key=lambda g: g.first_seq)
     rows = []
     missing = []
-    for seq, body in events:
+    for event in events:
+        seq = event.seq
         while holes and holes[0].first_seq <= committed + 1 < seq:
             hole = holes.pop(0)
             last = min(hole.last_seq, seq - 1)
@@ -416,16 +439,16 @@ def _add_events(
                 f"saw event seq {seq} after {committed}, expected {committed + 1} or a gap that "
                 "says why not"
             )
-        rows.append((caller.uuid, caller.epoch, seq, body, now))
-        committed = seq
+        rows.append((caller.uuid, caller.epoch, seq, event.body, now))
+        committed, at_ns = seq, event.at_ns
     db.executemany(
         "INSERT INTO event(uuid, epoch, seq, body, received_ns) VALUES (?, ?, ?, ?, ?)", rows
     )
     db.executemany("INSERT INTO gap VALUES (?, ?, ?, ?, ?)", missing)
     db.execute(
-        "INSERT INTO journal VALUES (?, ?, ?) ON CONFLICT(uuid, epoch) DO UPDATE SET "
-        "committed_seq = excluded.committed_seq",
-        (caller.uuid, caller.epoch, committed),
+        "INSERT INTO journal VALUES (?, ?, ?, ?) ON CONFLICT(uuid, epoch) DO UPDATE SET "
+        "committed_seq = excluded.committed_seq, committed_at_ns = excluded.committed_at_ns",
+        (caller.uuid, caller.epoch, committed, at_ns),
     )
     _seen(db, caller, now)
     return committed

@@ -98,6 +98,7 @@ class Session:
         self._instance = str(uuid.uuid4())
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spool")
         self._storing = asyncio.Lock()
+        self._recording: set[asyncio.Task[tuple[Event, ...]]] = set()
         self._pending: deque[Event] = deque()
         self._overflown = 0
         self._wake = asyncio.Event()
@@ -128,6 +129,13 @@ class Session:
         Raises nothing for a disk that refuses: they are kept in memory up to PENDING_EVENTS, the
         link says so, and a later call returns them too.
         """
+        # Whoever waits may be cancelled; what is on its way to the disk must not be stored again.
+        task = asyncio.create_task(self._record(events))
+        self._recording.add(task)
+        task.add_done_callback(self._recording.discard)
+        return await asyncio.shield(task)
+
+    async def _record(self, events: Sequence[Event]) -> tuple[Event, ...]:
         async with self._storing:
             self._pending.extend(events)
             while len(self._pending) > PENDING_EVENTS:
@@ -173,6 +181,7 @@ class Session:
 
     async def close(self) -> None:
         """Writes how far is acknowledged and closes the spool; `run` must have ended."""
+        await asyncio.gather(*self._recording, return_exceptions=True)
         await self._on_disk(self.spool.close)
         self._disk.shutdown()
 
@@ -188,11 +197,7 @@ class Session:
             ack = await self._hello(call)
             if ack is None:
                 return await self._why_ended(call)
-            if ack.committed_seq > self.spool.last_seq:
-                why = (
-                    f"the controller has seq {ack.committed_seq} of this epoch, the spool only "
-                    f"{self.spool.last_seq}: it was restored from an older copy"
-                )
+            if why := await self._on_disk(lambda: self._contradiction(ack)):
                 await self._on_disk(lambda: self.spool.renew_epoch(why, time.time_ns()))
                 return why
             stream = _Stream(call=call, cursor=ack.committed_seq, full=ack.want_full_state)
@@ -244,6 +249,22 @@ class Session:
         if answer is grpc.aio.EOF or answer.WhichOneof("body") != "hello":
             return None
         return answer.hello
+
+    def _contradiction(self, ack: Message) -> str:
+        """Whether the controller has events of this epoch that are not this spool's: "" or why."""
+        seq = ack.committed_seq
+        if seq > self.spool.last_seq:
+            return (
+                f"the controller has seq {seq} of this epoch, the spool only "
+                f"{self.spool.last_seq}: it was restored from an older copy"
+            )
+        own = self.spool.read(seq - 1, 1) if seq else ()
+        if own and own[0].seq == seq and ack.committed_at_ns not in (0, own[0].at_ns):
+            return (
+                f"the controller has another event with seq {seq} of this epoch: the spool was "
+                "restored from an older copy, or there are two of it"
+            )
+        return ""
 
     async def _read(self, stream: _Stream) -> None:
         while (answer := await stream.call.read()) is not grpc.aio.EOF:

@@ -175,6 +175,28 @@ def test_a_spool_older_than_the_controller_knows_begins_a_new_epoch(
         assert {e for _, e, _ in keys} == {1, 2}
 
 
+def test_a_restored_spool_that_has_overtaken_the_controller_loses_nothing(
+    bin_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    state = tmp_path / "a"
+    with controller(bin_dir, tmp_path) as fleet:
+        finish(agent(fleet.address, state, ticks=5))
+        old = {p.name: p.read_bytes() for p in state.iterdir()}
+        finish(agent(fleet.address, state, ticks=20, first=5))
+        for path in state.iterdir():
+            path.unlink()
+        for name, body in old.items():
+            (state / name).write_bytes(body)
+        # Away from the controller it gives seqs that the controller knows from its former life.
+        spool = Spool.open(state)
+        spool.append([event(1000 + n) for n in range(100)])
+        spool.close()
+        finish(agent(fleet.address, state, ticks=1, first=2000))
+        ticks = [t for *_, t in fleet.stored()]
+        assert [t for t in ticks if t >= 1000] == [*range(1000, 1100), 2000]
+        assert {e for _, e, _, _ in fleet.stored()} == {1, 2}
+
+
 def test_a_new_controller_gets_what_is_still_held(
     bin_dir: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
