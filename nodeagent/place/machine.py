@@ -144,7 +144,8 @@ def _sites(topology: Topology) -> tuple[Site, ...]:
     sites: list[Site] = []
     seen: set[int] = set()
     for node in topology.nodes:
-        cpus = node.cpus & topology.online
+        # Firmware has been seen to list a CPU in two nodes: the first one has it.
+        cpus = (node.cpus & topology.online) - CpuSet.of(seen)
         if not cpus or node.kind in (NodeKind.MEMORY, NodeKind.GPU_MEMORY, NodeKind.EMPTY):
             continue
         seen |= cpus.ids

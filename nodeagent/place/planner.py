@@ -261,10 +261,10 @@ def _small(
             cpus = machine.sites[wish.site].cpus & cpus
         if wish.reason is not None:
             reasons.append(wish.reason)
-        asked = "exclusive" if w.sharing is Sharing.EXCLUSIVE else "shared"
+        asked = "asked to be exclusive, " if w.sharing is Sharing.EXCLUSIVE else ""
         reasons.append(
-            f"asked to be {asked}; with {len(online)} PUs online (fewer than {SMALL_PUS}) every "
-            f"workload shares pool {SHARED_POOL!r} ({pool})"
+            f"{asked}shares pool {SHARED_POOL!r} ({pool}): {len(online)} PUs online, exclusive "
+            f"ones need {SMALL_PUS}"
         )
         if w.cpus > len(cpus):
             reasons.append(f"wants {w.cpus} PUs, the pool has {len(cpus)}")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from nodeagent.discover.root import Root
+from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.pci import PciFunction
 from nodeagent.model.placement import (
@@ -210,9 +214,12 @@ def check(topology: Topology, wanted: tuple[Workload, ...], placement: Placement
             assert len(topology.online) == 1 or not p.cpus & placement.housekeeping
             continue
         assert p.sharing is w.sharing
-        node = topology.node(p.node) if p.node is not None else None
-        assert node is not None and p.cpus <= node.cpus
-        assert node.kind in (NodeKind.CPU_MEMORY, NodeKind.CPU)
+        if p.node is None:
+            assert not any(n.cpus for n in topology.nodes) and not p.mems
+        else:
+            node = topology.node(p.node)
+            assert node is not None and p.cpus <= node.cpus
+            assert node.kind in (NodeKind.CPU_MEMORY, NodeKind.CPU)
         assert all(
             (n := topology.node(m)) is not None and n.kind is not NodeKind.GPU_MEMORY
             for m in p.mems
@@ -563,6 +570,38 @@ def test_node_with_cpus_and_no_memory_takes_the_nearest() -> None:
     (p,) = plan(topology, (want("x", 2, near="node:1"),)).placed
     assert (p.node, str(p.mems)) == (1, "0")
     assert isinstance(topology.nodes[1], NumaNode)
+
+
+def test_every_recorded_machine(shared: Path) -> None:
+    """Real shapes: sparse numbering, offline CPUs, clusters, SMT 4, nodes without CPUs."""
+    index = json.loads((shared / "corpus/machines/INDEX.json").read_text())
+    planned = large = 0
+    for item in index["items"]:
+        if not item["kind"].startswith("sysfs_"):
+            continue
+        with Root.open(str(shared / "corpus/machines" / item["dir"] / "snapshot.tar.xz")) as root:
+            topology = read_snapshot(root).topology
+        if not topology.online:
+            continue
+        wanted = (
+            *(want(f"near{i}", 2, near=p.bdf) for i, p in enumerate(topology.pci) if p.is_gpu),
+            *(
+                want(f"whole{n.id}", 3, near=f"node:{n.id}", smt="whole-core")
+                for n in topology.nodes[:4]
+            ),
+            want("index", 2, unit="r"),
+            want("llm", 4, unit="r", smt="one-per-core"),
+            want("poll", 1, isolated=True),
+            want("many", len(topology.online) // 3 + 1),
+            want("api", 2, sharing=Sharing.SHARED),
+        )
+        placement = plan(topology, wanted)
+        check(topology, wanted, placement)
+        again = plan(topology, wanted, (), placement)
+        assert again.placed == placement.placed, item["id"]
+        planned += 1
+        large += len(topology.online) >= 6 and bool(placement.placed)
+    assert planned > 40 and large > 30
 
 
 @pytest.mark.parametrize("packages", [2, 8])

@@ -1,0 +1,115 @@
+"""Which workload file a command works with, the plan made from it, and where the actor is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.errors import ConfigError, NodeagentError, ParseError, UsageError
+from nodeagent.model.configfile import DEFAULT_PATH, MAX_BYTES, Loaded, parse
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import Placement, ProcessState, Workload
+from nodeagent.model.topology import Topology
+from nodeagent.place.workloads import parse as parse_workloads
+
+USUAL_FILE = "/etc/nodeagent/workloads.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The workloads of a file, and the CPUs the configuration keeps for the system."""
+
+    path: str
+    workloads: tuple[Workload, ...]
+    housekeeping: CpuSet | None
+
+
+def cpu_list(option: str, text: str) -> CpuSet:
+    """The CPUs (or nodes) that an option names. Raises UsageError."""
+    try:
+        return CpuSet.parse(text)
+    except ParseError as error:
+        raise UsageError(
+            f"{option}: saw {text!r}, expected {error.expected}", "write it as the kernel does"
+        ) from error
+
+
+def read_text(path: str) -> str:
+    """At most MAX_BYTES of UTF-8. Raises ConfigError."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror or error}",
+            "name a workload file with --workloads; examples/workloads.toml shows the form",
+        ) from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path}: over {MAX_BYTES} bytes, expected a workload file", "split it")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text", "save it as UTF-8") from error
+
+
+def configuration() -> Loaded:
+    """The daemon's configuration; the defaults where there is no file."""
+    return parse(read_text(DEFAULT_PATH) if Path(DEFAULT_PATH).exists() else "", DEFAULT_PATH)
+
+
+def wanted(named: str | None, housekeeping: str | None, *, live: bool) -> Wanted:
+    """From --workloads and --housekeeping, else (on this machine) from the configuration."""
+    loaded = configuration() if live else None
+    path = named
+    if path is None and loaded is not None:
+        setting = loaded.config.place.workloads
+        path = str(Path(DEFAULT_PATH).parent / setting) if setting else USUAL_FILE
+        if not Path(path).exists() and not setting:
+            path = None
+    if path is None:
+        raise UsageError(
+            f"no workload file: neither --workloads nor [place] workloads in {DEFAULT_PATH} "
+            f"names one, and there is no {USUAL_FILE}",
+            "name one with --workloads; examples/workloads.toml shows the form",
+        )
+    kept = loaded.housekeeping if loaded is not None else None
+    if housekeeping is not None:
+        kept = cpu_list("--housekeeping", housekeeping)
+    return Wanted(path=path, workloads=parse_workloads(read_text(path), path), housekeeping=kept)
+
+
+def plan_here(
+    want: Wanted, host: str | None
+) -> tuple[Topology, Placement, tuple[ProcessState, ...]]:
+    """Reads the machine and plans; the placement in force is read off the processes.
+
+    Raises NodeagentError when no CPU of that machine is known.
+    """
+    from nodeagent.cli.host import open_root, read_root
+    from nodeagent.discover.procs import Processes
+    from nodeagent.place.held import observed
+    from nodeagent.place.planner import plan
+    from nodeagent.place.workloads import resolve
+
+    with open_root(host) as root:
+        snapshot = read_root(root, nvml=any("gpu" in (w.near or "") for w in want.workloads))
+        reader = Processes(root)
+        try:
+            processes = reader.scan()
+        finally:
+            reader.close()
+    topology = snapshot.topology
+    if not topology.online:
+        why = snapshot.why_unread("sys/devices/system/cpu/online") or "nothing was read"
+        raise NodeagentError(f"no CPU of that machine is known: {why}", "give another --host")
+    workloads = resolve(want.workloads, snapshot)
+    now = observed(topology, workloads, processes)
+    return topology, plan(topology, workloads, processes, now, want.housekeeping), processes
+
+
+def actor_socket(socket: str | None) -> Path:
+    """actor.sock beside the api.sock that --socket names, else in the configured run folder."""
+    if socket is not None:
+        return Path(socket).parent / "actor.sock"
+    return Path(configuration().config.daemon.run_dir) / "actor.sock"
