@@ -18,7 +18,7 @@ MAX_BYTES = 16 << 20
 """4,096 lines for 224 CPUs are 11 MB."""
 MAX_IRQS = 16_384
 _NUMBER = re.compile(r"\d{1,6}")
-_FLOW = re.compile(r"(?i)(\d+-)?(edge|level|fasteoi|none|simple|percpu)")
+_FLOW = re.compile(r"(?i)(\S+-)?(edge|level|fasteoi|none|simple|percpu)")
 _PCI = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
