@@ -207,12 +207,20 @@ def _route(text: str, masks: Masks) -> str:
     return "\n".join(lines[:1] + rows)
 
 
+_CGROUP_TOPS = re.compile(
+    r"/((system|user|machine|kubepods\w*|kube\w*|docker|containerd|slurm\w*|lxc|podman|libpod\w*)"
+    r"(\.slice|\.scope)?|init\.scope|nodeagent\S*)?"
+)
+
+
 def _cgroup(text: str, masks: Masks) -> str:
-    """Cgroup paths name units, pods and users; the top component is enough to judge by."""
+    """Cgroup paths name units, pods and users; who rules the top folder is enough to judge by."""
     lines = []
     for line in text.splitlines():
         head, _, path = line.rpartition(":")
         top = "/".join(path.split("/")[:2])
+        if not _CGROUP_TOPS.fullmatch(top):
+            top = ""
         rest = path[len(top) :]
         lines.append(f"{head}:{top}" + (f"/{masks.of('path', rest)}" if rest else ""))
     return "\n".join(lines)

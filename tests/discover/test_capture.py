@@ -55,6 +55,7 @@ TABLE: dict[str, Entry] = {
     b"tmpfs /dev/shm tmpfs rw,size=64m 0 0",
     "proc/net/route": b"Iface\tDestination\tGateway\teth0\neth0\t00000000\t0102030A\t3",
     "sys/class/net/enx0242ac110002/mtu": b"1500",
+    "proc/self/cgroup": b"0::/system.slice/acme-feed.service\n4:memory:/acme/x",
     "sys/a b%/c": b"",
     "sys/link": Link("../x y"),
     "sys/failed": Failed("Permission denied"),
@@ -74,6 +75,7 @@ def test_masks_hide_and_keep_equal_what_is_equal() -> None:
     text = render(found)
     for secret in ("0b0c5a6e", "hunter2", "gpu-07", "filer", "acme", "alice", "10.1.2.3", "fe80"):
         assert secret not in text, secret
+    assert "0::/system.slice/<path-" in text
     assert "02:42" not in text and "0242ac110002" not in text and "0102030A" not in text
     assert "isolcpus=2-5" in text and "size=64m" in text and "/dev/shm tmpfs" in text
     # The MAC in the interface's name and in the text are one.
