@@ -18,7 +18,7 @@ from pathlib import Path
 from nodeagent.errors import NodeagentError
 from nodeagent.feed.wire import receive, send
 from nodeagent.model.feed import ReaderMode
-from nodeagent.model.ringproto import Flag, Msg, MsgType, ProtocolError, raise_error
+from nodeagent.model.ringproto import ErrorCode, Flag, Msg, MsgType, ProtocolError, raise_error
 from nodeagent.native.ring import Producer, RingError, RingKind, Segment
 
 CLAIM_TIMEOUT_S = 5
@@ -112,7 +112,8 @@ class Offer:
             except BlockingIOError:
                 return
             except (OSError, ProtocolError) as failed:
-                if isinstance(failed, ProtocolError):
+                # Full is not for ever: readers go, and this feed goes on meanwhile.
+                if isinstance(failed, ProtocolError) and failed.code is not ErrorCode.FULL:
                     self.refusal = failed
                 self._hang_up()
                 return

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,15 @@ from nodeagent.model.ringproto import ErrorCode, Msg, MsgType, ProtocolError, en
 from nodeagent.native.ring import Producer, RingError, RingKind, Segment
 from tests.feed.ring_producer import checkable
 from tests.feed.ring_world import Daemon, Feeder, feeder, until
+
+
+@pytest.fixture
+def open_path() -> Iterator[pathlib.Path]:
+    """A folder that other users may enter (pytest keeps its own from them)."""
+    with tempfile.TemporaryDirectory(prefix="nodeagent-ring-") as made:
+        pathlib.Path(made).chmod(0o755)
+        yield pathlib.Path(made)
+
 
 READER = """
 import sys
@@ -188,7 +198,8 @@ def test_a_hostile_page_harms_nobody(daemon: Daemon) -> None:
             with pytest.raises(PermissionError):
                 os.ftruncate(page, 0)
             # Silent and gating, it holds the producer until the deadline and no longer.
-            os.pwrite(page, bytes(4096), 0)
+            lineage = msg.lineage.to_bytes(8, "little")
+            os.pwrite(page, bytes(8) + lineage + bytes(4080), 0)
             head = daemon.rings()[0].head
             until(lambda: (good.batch().advance(), daemon.rings()[0].head > head + 100_000)[1])  # type: ignore[func-returns-value]  # run for its effect
             until(lambda: "feed.reader-dropped" in [e.kind for e in daemon.events()])
@@ -305,13 +316,8 @@ def test_as_many_readers_as_a_ring_takes(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.usefixtures("as_root")
-def test_who_may_attach_is_decided_by_groups(tmp_path: pathlib.Path) -> None:
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent == pathlib.Path("/tmp"):
-            break
-        parent.chmod(0o755)
-    daemon = Daemon(tmp_path / "ring.sock", reader_gids=[54321], feeder_uids=[40001])
+def test_who_may_attach_is_decided_by_groups(open_path: pathlib.Path) -> None:
+    daemon = Daemon(open_path / "ring.sock", reader_gids=[54321], feeder_uids=[40001])
     try:
         with feeder(daemon.path, "t"):
             code = """

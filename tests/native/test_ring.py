@@ -252,3 +252,47 @@ def test_nothing_is_left_behind() -> None:
     gc.collect()
     assert memory() == before
     assert "nodeagent-ticks-t" not in pathlib.Path("/proc/self/maps").read_text()
+
+
+def test_a_forked_child_that_ends_leaves_the_ring_open() -> None:
+    with Producer("t", capacity=CAPACITY) as producer:
+        segment = Segment.open(producer.fileno())
+        child = os.fork()
+        if child == 0:
+            producer.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not segment.hot().closed
+        producer.publish(ticks(3))
+        assert segment.end(0) == 3
+    assert segment.hot().closed
+
+
+def test_a_gating_reader_is_waited_for_once_it_has_begun() -> None:
+    fd = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+    os.posix_fallocate(fd, 0, 4096)
+    fcntl.fcntl(fd, 1033, 0x7)
+    with Producer("t", capacity=CAPACITY, gating_deadline_ns=50_000_000) as producer:
+        producer.publish(ticks(10))
+        producer.add_reader(3, fd, gating=True)
+        # It has not written its page: three rings' worth go by.
+        for _ in range(12):
+            producer.publish(ticks(CAPACITY // 4))
+        assert producer.dropped() == []
+        at = producer.position
+        page = np.frombuffer(mmap.mmap(fd, 4096), np.uint64)
+        page[1] = producer.info().lineage
+        page[0] = at
+        producer.publish(ticks(CAPACITY // 2))
+        page[0] = at + CAPACITY // 2
+        producer.publish(ticks(CAPACITY // 2))
+        producer.publish(ticks(CAPACITY // 2 - 32))
+        assert producer.dropped() == []
+        # Now the ring is full for it; a cursor that runs ahead or back helps nobody.
+        page[0] = 0
+        producer.publish(ticks(64))
+        assert producer.dropped() == [3]
+        assert producer.dropped() == []
+        producer.publish(ticks(CAPACITY))
+        assert producer.dropped() == []
+    os.close(fd)

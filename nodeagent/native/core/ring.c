@@ -465,6 +465,11 @@ void na_ring_destroy(struct na_ring *ring)
 {
 	if (!ring)
 		return;
+	if (ring->header->producer_pid != getpid()) {
+		/* A forked child that ends: the ring goes on. */
+		release(ring);
+		return;
+	}
 	__atomic_store_n(&ring->hot->state, (uint64_t)NA_RING_CLOSED, __ATOMIC_RELEASE);
 	wake_all(ring);
 	release(ring);
@@ -489,21 +494,29 @@ static uint64_t clamp_cursor(const struct na_ring *ring, uint64_t cursor, uint64
 	return cursor < believed ? believed : cursor;
 }
 
-/* Slowest gating reader's cursor; UINT64_MAX: there is none. Pages are read, never believed: see clamp_cursor. */
-static uint64_t slowest(struct na_ring *ring, uint32_t *who)
+/* How far reserve may go for the sake of gating readers; UINT64_MAX: there are none. *who: the one that allows least.
+ * Pages are read, never believed: see clamp_cursor. */
+static uint64_t allowed(struct na_ring *ring, uint32_t *who)
 {
-	uint64_t least = UINT64_MAX;
+	uint64_t least = UINT64_MAX, limit;
 	for (uint32_t word = 0; word < NA_RING_MAX_READERS / 64; word++) {
 		uint64_t bits = __atomic_load_n(&ring->active[word], __ATOMIC_ACQUIRE);
 		for (; bits; bits &= bits - 1) {
 			uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
+			const struct na_ring_page *page = &ring->pages[slot];
 			if (__atomic_load_n(&ring->readers[slot].mode, __ATOMIC_RELAXED) != NA_MODE_GATING)
 				continue;
-			uint64_t cursor = __atomic_load_n(&ring->pages[slot].cursor, __ATOMIC_ACQUIRE);
-			cursor = clamp_cursor(ring, cursor, ring->readers[slot].cursor);
-			ring->readers[slot].cursor = cursor;
-			if (cursor < least) {
-				least = cursor;
+			if (__atomic_load_n(&page->lineage, __ATOMIC_RELAXED) != ring->header->lineage)
+				/* It has not begun to read here: nothing to wait for, but look again soon. */
+				limit = ring->position + ring->capacity / 4;
+			else {
+				uint64_t cursor = __atomic_load_n(&page->cursor, __ATOMIC_ACQUIRE);
+				cursor = clamp_cursor(ring, cursor, ring->readers[slot].cursor);
+				ring->readers[slot].cursor = cursor;
+				limit = cursor + ring->capacity;
+			}
+			if (limit < least) {
+				least = limit;
 				*who = slot;
 			}
 		}
@@ -518,8 +531,7 @@ void na_ring_gate(struct na_ring *ring, uint64_t reserve)
 	for (uint32_t turn = 0;; turn++) {
 		uint32_t who = 0;
 		ring->gating_seen = __atomic_load_n(&ring->gating_changed, __ATOMIC_ACQUIRE);
-		uint64_t least = slowest(ring, &who);
-		ring->gate_limit = least == UINT64_MAX ? UINT64_MAX : least + ring->capacity;
+		ring->gate_limit = allowed(ring, &who);
 		if (reserve <= ring->gate_limit)
 			return;
 		uint64_t now = nar_now_ns();
@@ -594,8 +606,7 @@ int na_ring_add_reader(struct na_ring *ring, uint32_t slot, int page_fd, int mod
 		return -EEXIST;
 	if (mmap(page_at(ring, slot), 4096, PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE, page_fd, 0) == MAP_FAILED)
 		return -errno;
-	/* A gating reader holds the producer from here on, whatever its page says. */
-	ring->readers[slot].cursor = __atomic_load_n(&ring->hot->commit, __ATOMIC_ACQUIRE);
+	ring->readers[slot].cursor = 0; /* what it says first is clamped to what is still there */
 	__atomic_store_n(&ring->readers[slot].mode, (uint32_t)mode, __ATOMIC_RELAXED);
 	__atomic_store_n(&ring->readers[slot].dropped, 0u, __ATOMIC_RELAXED);
 	__atomic_fetch_or(&ring->active[slot / 64], (uint64_t)1 << slot % 64, __ATOMIC_RELEASE);
