@@ -103,7 +103,8 @@ class Registry:
         # A reader costs a socket, a pidfd and a page; the daemon needs descriptors, too.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._max = max(8, min(max_connections, (files - FILES_LEFT) // FILES_A_CONNECTION))
-        self._grace_ns = grace_ns
+        self.grace_ns = grace_ns
+        """How long a dead feed without readers is kept."""
         self._epoll = select.epoll()
         self._listener: socket.socket | None = None
         self._connections: dict[int, Connection] = {}
@@ -628,7 +629,7 @@ class Registry:
             if (
                 not feed.readers
                 and (newest is None or not newest.alive)
-                and (newest is None or now - newest.died_ns >= self._grace_ns)
+                and (newest is None or now - newest.died_ns >= self.grace_ns)
             ):
                 for generation in feed.generations:
                     self._forget(generation)

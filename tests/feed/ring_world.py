@@ -63,6 +63,11 @@ class Daemon:
         with self._lock:
             return list(self._seen)
 
+    def gone(self) -> None:
+        """Waits until dead feeds without readers are let go, with no grace from now on."""
+        self.registry.grace_ns = 0
+        until(lambda: not self.rings())
+
     def close(self) -> None:
         if self._thread.is_alive():
             self._stop.set()

@@ -53,7 +53,7 @@ for batch in reader.batches():
 
 @pytest.fixture
 def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    made = Daemon(tmp_path / "ring.sock", grace_ns=1_000_000_000)
+    made = Daemon(tmp_path / "ring.sock", grace_ns=60_000_000_000)
     yield made
     made.close()
 
@@ -141,7 +141,7 @@ def test_dead_segments_are_bounded_and_the_stuck_reader_is_named(daemon: Daemon)
         until(lambda: len(daemon.rings()) == 1)
         until(lambda: daemon.rings()[0].readers[0].lag_records < 5000)
     first.kill()
-    until(lambda: not daemon.rings())
+    daemon.gone()
 
 
 def test_a_feed_without_readers_is_let_go_after_a_while(daemon: Daemon) -> None:
@@ -155,7 +155,7 @@ def test_a_feed_without_readers_is_let_go_after_a_while(daemon: Daemon) -> None:
         assert second.incarnation == 2
         assert second.start > 0
         until(lambda: len(daemon.rings()) == 2)
-    until(lambda: not daemon.rings())
+    daemon.gone()
     first.process.stdin, first.process.stdout = None, None
     until(lambda: descriptors() <= before + 2)
 
@@ -408,7 +408,7 @@ def test_nothing_is_left_once_all_are_gone(daemon: Daemon) -> None:
             reader.wait(20.0)
             reader.batch().advance()
             assert len(ours()) > before
-    until(lambda: not daemon.rings())
+    daemon.gone()
 
     def gone() -> bool:
         gc.collect()
