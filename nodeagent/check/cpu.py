@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from nodeagent.check.isolation import CMDLINE, LISTS, given, quiet
 from nodeagent.check.record import (
+    READ_BY_HAND,
     Judged,
+    Missing,
     NotApplicable,
     Seen,
     check,
@@ -184,6 +186,9 @@ def governor(s: Seen) -> Iterator[Judged]:
         )
     if not s.latency_matters:
         raise NotApplicable("no GPU and no isolated CPU is here")
+    blank = next((p for p, g in files if not g), None)
+    if blank is not None:
+        raise Missing(blank, "the file is empty", READ_BY_HAND)
     other = [(p, g) for p, g in files if g != "performance"]
     if other:
         kinds = Counter(g for _, g in other)
@@ -285,7 +290,7 @@ def idle_poll(s: Seen) -> Iterator[Judged]:
 )
 def clocksource(s: Seen) -> Iterator[Judged]:
     """One settings file."""
-    now = s.text(CLOCK, absent="this kernel names no clock source")
+    now = s.word(CLOCK, absent="this kernel names no clock source")
     if now in SLOW_CLOCKS:
         yield warn(
             "clocksource",
@@ -310,7 +315,7 @@ def clocksource(s: Seen) -> Iterator[Judged]:
 def watchdog(s: Seen) -> Iterator[Judged]:
     """Watchdog mask against isolated CPUs."""
     cpus, (path, text) = quiet(s)
-    on = s.text("proc/sys/kernel/watchdog", absent="this kernel has no lockup detector")
+    on = s.word("proc/sys/kernel/watchdog", absent="this kernel has no lockup detector")
     if on == "0":
         yield ok("watchdog", "the lockup detectors are off")
         return

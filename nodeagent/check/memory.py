@@ -178,7 +178,7 @@ def swap(s: Seen) -> Iterator[Judged]:
     value = s.number(SWAPPINESS, absent="this kernel has no swap")
     evidence: tuple[Evidence, ...] = (saw(SWAPPINESS, str(value)),)
     try:
-        areas = s.text(SWAPS, absent="this kernel has no swap").splitlines()[1:]
+        areas = s.word(SWAPS, absent="this kernel has no swap").splitlines()[1:]
     except NotApplicable:
         if not s.snapshot.pasted:
             raise

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nodeagent.check.isolation import CMDLINE
 from nodeagent.check.record import (
     AS_ROOT,
+    READ_BY_HAND,
     RECORD_MORE,
     Judged,
     Missing,
@@ -351,9 +352,11 @@ def iommu(s: Seen) -> Iterator[Judged]:
     for p in mine:
         path = f"sys/kernel/iommu_groups/{p.iommu_group}/type"
         kind = s.snapshot.texts.get(path)
-        if kind is None:
+        if not kind:
             if s.snapshot.arg("iommu") == "pt" or s.snapshot.arg("iommu.passthrough") == "1":
                 continue
+            if kind is not None:
+                raise Missing(path, "the file is empty", READ_BY_HAND)
             raise s.gone(path, "the group does not tell its type")
         if kind != "identity":
             translated.append((p, path, kind))

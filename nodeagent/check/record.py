@@ -158,6 +158,13 @@ class Seen:
             return got
         raise self.gone(path, absent)
 
+    def word(self, path: str, *, absent: str) -> str:
+        """A settings file that always holds something. Raises like `text`; blank is Missing."""
+        text = self.text(path, absent=absent)
+        if not text:
+            raise Missing(path, "the file is empty", READ_BY_HAND)
+        return text
+
     def gone(self, path: str, absent: str) -> NodeagentError:
         """The exception that fits a file whose text is not there."""
         reason = self.snapshot.why_unread(path)

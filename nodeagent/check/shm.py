@@ -35,7 +35,7 @@ MOUNTS = "proc/mounts"
 )
 def size(s: Seen) -> Iterator[Judged]:
     """The mount's size= option."""
-    mounts = s.text(MOUNTS, absent="nothing is mounted")
+    mounts = s.word(MOUNTS, absent="nothing is mounted")
     line = next((m for m in mounts.splitlines() if m.split()[1:3] == ["/dev/shm", "tmpfs"]), None)
     if line is None:
         raise NotApplicable("no tmpfs is mounted on /dev/shm")

@@ -327,6 +327,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("powersave", with_texts(H, {f"{CPU}/cpu3/cpufreq/scaling_governor": "powersave"}),
              V.WARN),
             ("not seen", unreadable(H, f"{CPU}/cpufreq/policy0/scaling_governor"), V.UNKNOWN),
+            ("blank", with_texts(H, {f"{CPU}/cpufreq/policy0/scaling_governor": ""}), V.UNKNOWN),
             ("no cpufreq", B, V.NA),
             ("no job", with_texts(B, {f"{CPU}/cpu0/cpufreq/scaling_governor": "powersave"}), V.NA),
         ],

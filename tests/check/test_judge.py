@@ -23,6 +23,7 @@ from tests.check.machines import (
     recorded,
     topo,
     unreadable,
+    with_cmdline,
     with_texts,
 )
 
@@ -71,6 +72,28 @@ def test_an_unreadable_setting_never_reads_ok(path: str) -> None:
     for machine in (healthy(), isolated()):
         answers = found(unreadable(machine, path))
         assert worst(answers) in (Verdict.UNKNOWN, Verdict.WARN, Verdict.FAIL), path
+
+
+MAY_BE_EMPTY = {
+    "proc/cmdline",
+    f"{CPU}/isolated",
+    f"{CPU}/nohz_full",
+    "proc/sys/kernel/watchdog_cpumask",
+    "sys/fs/cgroup/cgroup.controllers",
+}
+
+
+@pytest.mark.parametrize("path", sorted(TEXTS.keys() - MAY_BE_EMPTY))
+def test_an_empty_file_is_no_good_news(path: str) -> None:
+    for machine in (healthy(), isolated()):
+        machine = with_cmdline(machine, machine.texts["proc/cmdline"].replace("iommu=pt", ""))
+        needed = {
+            f.id
+            for f in found(unreadable(machine, path))
+            if f.verdict is Verdict.UNKNOWN and f.id != "reading.complete"
+        }
+        for f in found(with_texts(machine, {path: ""})):
+            assert f.id not in needed or f.verdict is not Verdict.OK, (path, f)
 
 
 def test_devices_that_could_not_be_listed_are_not_absent() -> None:
