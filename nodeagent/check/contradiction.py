@@ -29,8 +29,10 @@ def gpu_node_unknown(s: Seen) -> Iterator[Judged]:
     gpus = [p for p in topology.gpus if p.computes]
     devices = gpus + [p for p in data_nics(s) if gpus]
     if s.snapshot.pasted is not None:
-        # Somebody who pastes a device's numa_node asks about it, whatever it is.
-        devices += [p for p in topology.pci if not p.class_code and _asked(s, p.bdf)]
+        # Somebody who pastes a device's numa_node asks about it, whatever it is; a paste that does
+        # not speak of nodes tells nothing of the firmware.
+        devices = [p for p in devices if p.numa_node is not None]
+        devices += [p for p in topology.pci if p.numa_node is None and _asked(s, p.bdf)]
     if not devices:
         raise NotApplicable("no GPU is here")
     for p in devices:

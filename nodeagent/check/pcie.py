@@ -299,6 +299,9 @@ def acs_redirect(s: Seen) -> Iterator[Judged]:
                 between.add(bridge)
     found = [topology.function(b) for b in sorted(between)]
     ports = [p for p in found if p is not None]
+    if s.snapshot.pasted is not None and not gpus:
+        # Somebody pasted bridges alone: all of those that tell are asked about.
+        ports = [p for p in topology.pci if p.acs_redirect is not None]
     if not ports:
         raise NotApplicable("no two GPUs or NICs share a PCIe switch")
     on = [p for p in ports if p.acs_redirect]

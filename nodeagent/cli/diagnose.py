@@ -40,10 +40,10 @@ def diagnose(
 ) -> int:
     """Judges pasted text, with no agent on the machine it came from.
 
-    Understands nvidia-smi topo -m, rocm-smi --showtopo, lscpu, numactl -H, NCCL topology XML,
-    dmesg and journal, /proc/cmdline, kernel files as `path: value` lines or under their own names,
-    sysctl lines, and directories that hold sys/ or proc/. It never invents a value: what has two
-    readings stays UNKNOWN, and a matrix that cannot be read is REFUSED.
+    Understands nvidia-smi topo -m, rocm-smi --showtopo, lscpu, numactl -H, lspci -vv, NCCL topology
+    XML, dmesg and journal, /proc/cmdline, kernel files as `path: value` lines or under their own
+    names, sysctl lines, and directories that hold sys/ or proc/. It never invents a value: what has
+    two readings stays UNKNOWN, and a matrix that cannot be read is REFUSED.
     """
     import time
 

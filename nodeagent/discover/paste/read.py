@@ -11,6 +11,7 @@ from nodeagent.discover import pci
 from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
 from nodeagent.discover.paste.kfd import kfd_facts
 from nodeagent.discover.paste.klog import fact, read_log
+from nodeagent.discover.paste.lspci import read_lspci
 from nodeagent.discover.paste.matrix import read_matrix
 from nodeagent.discover.paste.nccl import read_nccl, relation_facts
 from nodeagent.discover.paste.part import Part, Text, clean, cpulist_or_none
@@ -93,6 +94,7 @@ def _parts(text: Text) -> Iterator[Part]:
     values = read_values(body, text.name)
     found = (
         rocm if rocm is not None else read_matrix(body),
+        read_lspci(body),
         read_lscpu(body),
         read_numactl(body),
         log,

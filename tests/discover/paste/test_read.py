@@ -224,6 +224,50 @@ def test_kernel_files_in_every_form() -> None:
     assert read_values("hello: world", "notes.txt") is None
 
 
+LSPCI = """\
+0000:00:00.0 Host bridge: Intel Corporation Device 09a2
+0000:00:01.0 PCI bridge: Intel Corporation Device 352a (prog-if 00 [Normal decode])
+\tBus: primary=00, secondary=10, subordinate=14, sec-latency=0
+\t\tLnkCap:\tPort #1, Speed 32GT/s, Width x16, ASPM L1
+\t\tLnkSta:\tSpeed 32GT/s, Width x16
+0000:10:00.0 PCI bridge: Broadcom / LSI PEX890xx (prog-if 00 [Normal decode])
+\tBus: primary=10, secondary=11, subordinate=14, sec-latency=0
+0000:11:00.0 PCI bridge: Broadcom / LSI PEX890xx (prog-if 00 [Normal decode])
+\tBus: primary=11, secondary=12, subordinate=12, sec-latency=0
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
+0000:11:01.0 PCI bridge: Broadcom / LSI PEX890xx (prog-if 00 [Normal decode])
+\tBus: primary=11, secondary=13, subordinate=13, sec-latency=0
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-
+0000:12:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)
+\tNUMA node: 0
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x8 (downgraded)
+\tKernel driver in use: nvidia
+0000:13:00.0 Infiniband controller [0207]: Mellanox Technologies MT2910 [15b3:1021]
+\tNUMA node: 0
+"""
+
+
+def test_lspci() -> None:
+    found = paste(lspci=LSPCI)
+    by = {p.bdf: p for p in found.snapshot.topology.pci}
+    gpu, nic = by["0000:12:00.0"], by["0000:13:00.0"]
+    assert (gpu.class_code, gpu.vendor, gpu.driver) == ("0302", "10de", "nvidia")
+    assert gpu.parents == ("0000:11:00.0", "0000:10:00.0", "0000:00:01.0")
+    assert gpu.root_bus == "0000:00"
+    assert (nic.vendor, nic.device, nic.numa_node) == ("15b3", "1021", 0)
+    verdicts = {f.id: f.verdict for f in judge(found.snapshot, Policy(), 0)}
+    assert verdicts["pcie.width"] is Verdict.WARN
+    assert verdicts["pcie.acs-redirect"] is Verdict.FAIL
+    assert verdicts["locality.gpu-nic"] is Verdict.OK
+    # 2.5 GT/s alone is an idle GPU, and a paste of lspci says nothing of the firmware's nodes.
+    assert Verdict.WARN not in {
+        f.verdict for f in judge(found.snapshot, Policy(), 0) if f.id == "pcie.speed"
+    }
+    plain = paste(lspci="3b:00.0 3D controller: NVIDIA Corporation GA100\n")
+    assert worst(judge(plain.snapshot, Policy(), 0)) is Verdict.UNKNOWN
+
+
 def test_minus_one_is_unknown_and_a_remote_irq_is_far() -> None:
     found = paste(
         values="/sys/bus/pci/devices/0000:c1:00.0/numa_node: -1\n"
@@ -271,7 +315,7 @@ def test_n_needs_the_last_cpu() -> None:
 
 
 PIECES = st.sampled_from(
-    [LSCPU, NUMACTL, XML, "isolcpus=1-N", "/sys/a/b: c", "NVRM: Xid (PCI:0000:3b:00): 79, x",
+    [LSCPU, NUMACTL, XML, LSPCI, "isolcpus=1-N", "/sys/a/b: c", "NVRM: Xid (PCI:0000:3b:00): 79, x",
      "\tGPU0\tGPU1\nGPU0\t X \tPIX\n", "/proc/irq/4/node: 0", "node 0 cpus: 999999999999"]
 )  # fmt: skip
 
