@@ -7,6 +7,11 @@ import pathlib
 import sys
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure: tests have no upper time bounds.
+settings.register_profile("nodeagent", deadline=None)
+settings.load_profile("nodeagent")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
