@@ -172,8 +172,7 @@ async def _allowed(socket: Path) -> str:
         allow = (await client.status()).facts.get("allow")
     finally:
         await client.close()
-    both = allow if isinstance(allow, list) else []
-    return "cgroup" if "cgroup" in both and "threads" not in both else "threads"
+    return "cgroup" if isinstance(allow, list) and "cgroup" in allow else "threads"
 
 
 async def _perform(
@@ -264,12 +263,15 @@ def _journal(invocation: Invocation) -> tuple[tuple[JournalEntry, ...] | None, s
         reason = str(error)
     if invocation.socket is not None:
         return None, reason
-    try:
-        folder = Path(configuration().config.daemon.state_dir) / "journal"
-        loaded = journal.read(folder)
-    except OSError as error:
-        return None, f"{reason}; and {error.filename}: {error.strerror}"
-    return tuple(loaded.entries[i].public() for i in sorted(loaded.entries)), ""
+    # Under systemd the actor has a folder of its own (docs/adr/0006).
+    for state in ("/var/lib/nodeagent-actor", configuration().config.daemon.state_dir):
+        try:
+            if (Path(state) / "journal").is_dir():
+                loaded = journal.read(Path(state) / "journal")
+                return tuple(loaded.entries[i].public() for i in sorted(loaded.entries)), ""
+        except OSError as error:
+            reason = f"{reason}; and {error.filename}: {error.strerror}"
+    return None, reason
 
 
 @place.command(epilog="\b\nExample:  nodeagentctl place release vwap\n" + _ACT_CODES)

@@ -41,7 +41,9 @@ class Audit:
         try:
             if self._path.exists() and self._path.stat().st_size + len(line) > MAX_BYTES:
                 self._path.replace(self._path.with_name(FILE + ".1"))
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            # Never through a link: the folder may be another user's.
+            how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(self._path, how, 0o640)
             try:
                 if os.write(fd, line) != len(line):
                     return f"{self._path}: the audit record was cut"

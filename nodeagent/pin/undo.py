@@ -35,6 +35,8 @@ COMPACT_BYTES = 256 << 10
 """From this size on the file is rewritten when less than half of it is still needed."""
 RESERVE_BYTES = 64 << 10
 VERSION = 1
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+"""Never through a link: the folder may be another user's."""
 
 ThreadMask = tuple[int, int, str]
 """(tid, start time in ticks, cpulist)."""
@@ -268,7 +270,7 @@ class Journal:
         self._path = folder / FILE
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(folder / "lock", _OPEN, 0o600)
         except OSError as error:
             raise ActError(
                 f"{folder}: the undo journal cannot be opened: {error.strerror}",
@@ -294,14 +296,17 @@ class Journal:
     def _start(self) -> None:
         (self._folder / f"{FILE}.new").unlink(missing_ok=True)
         fresh = not self._path.exists()
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(self._path, _OPEN, 0o600)
         size = os.fstat(self._fd).st_size
         if size > MAX_FILE_BYTES:
             raise OSError(errno.EFBIG, f"{size} bytes, more than this program ever writes")
         self._state = load(os.pread(self._fd, size, 0), str(self._path))
         if self._state.cut:
-            damaged = self._folder / f"{FILE}.damaged"
-            damaged.write_bytes(self._state.cut[: 1 << 20])
+            aside = os.open(self._folder / f"{FILE}.damaged", _OPEN | os.O_TRUNC, 0o600)
+            try:
+                os.write(aside, self._state.cut[: 1 << 20])
+            finally:
+                os.close(aside)
             os.ftruncate(self._fd, self._state.end)
         if fresh or self._state.end == 0:
             self._append([line_of(Header(next_id=self._state.next_id))])
@@ -405,7 +410,7 @@ class Journal:
         data = b"".join(lines)
         fd = -1
         try:
-            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fd = os.open(new, _OPEN | os.O_TRUNC, 0o600)
             os.posix_fallocate(fd, 0, len(data) + RESERVE_BYTES)
             if os.pwrite(fd, data, 0) != len(data):
                 raise OSError(errno.ENOSPC, "a short write")

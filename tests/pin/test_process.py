@@ -8,6 +8,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -87,6 +88,23 @@ def test_pin_journal_stop_start_undo(start_actor: Start, victim: Make, two_cpus:
 
     asyncio.run(second())
     assert process.masks() == before
+
+
+def test_the_actor_imports_no_network_and_no_screen() -> None:
+    heavy = "{'grpc', 'click', 'rich', 'asyncio', 'numpy', 'cffi', 'google.protobuf'}"
+    code = f"import sys, nodeagent.daemon.actor; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done
+
+
+def test_links_in_the_state_folder_are_not_followed(start_actor: Start, tmp_path: Path) -> None:
+    (tmp_path / "state/journal").mkdir(parents=True)
+    (tmp_path / "precious").write_text("as it was")
+    (tmp_path / "state/journal/undo.log").symlink_to(tmp_path / "precious")
+    actor = start_actor(wait=False)
+    _, said = actor.process.communicate()
+    assert actor.process.returncode == 3 and "undo.log" in said
+    assert (tmp_path / "precious").read_text() == "as it was"
 
 
 def test_two_actors_refuse(start_actor: Start) -> None:

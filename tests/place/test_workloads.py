@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from nodeagent.errors import ConfigError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Match, Sharing
-from nodeagent.place.workloads import MAX_WORKLOADS, parse
+from nodeagent.place.workloads import MAX_WORKLOADS, MatchTable, WorkloadTable, parse
 
 GOOD = """\
 [[workload]]
@@ -107,6 +109,23 @@ def test_mistakes(case: str) -> None:
     assert str(caught.value).startswith(f"w.toml:{line}: "), caught.value
     assert words in str(caught.value)
     assert caught.value.remedy and caught.value.exit_code == 64
+
+
+def test_the_document_tells_every_key_and_its_example_is_right() -> None:
+    text = (Path(__file__).parents[2] / "docs/workloads.md").read_text()
+    for struct in (WorkloadTable, MatchTable):
+        for key in struct.__struct_fields__:
+            assert f"\n| `{key}` |" in text, key
+    example = text.split("```toml\n")[1].split("```")[0]
+    assert [w.name for w in parse(example, "docs")] == ["rank0", "index0", "feeder", "api"]
+
+
+def test_the_example_file_is_right() -> None:
+    path = Path(__file__).parents[2] / "examples/workloads.toml"
+    assert [(w.name, w.cpus) for w in parse(path.read_text(), str(path))] == [
+        ("vwap", 1),
+        ("vector", 1),
+    ]
 
 
 def test_too_many() -> None:
