@@ -151,6 +151,28 @@ def test_compaction_is_bounded_and_keeps_what_is_open(tmp_path: Path) -> None:
     assert again.entries[0].state == "done" and again.notes == ()
 
 
+@pytest.mark.parametrize("step", ["journal.compact.written", "journal.compact.renamed"])
+def test_killed_while_it_compacts(tmp_path: Path, step: str) -> None:
+    child = os.fork()
+    if child == 0:
+        os.environ["NODEAGENT_KILL_AT"] = step
+        try:
+            journal = Journal(tmp_path, compact_bytes=4096)
+            kept = begin(journal)
+            journal.done(kept, "1")
+            for _ in range(200):
+                journal.closed(begin(journal), "undone")
+        finally:
+            os._exit(3)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    journal = Journal(tmp_path)
+    assert [(e.id, e.state) for e in journal.entries] == [(1, "done")]
+    assert journal.notes == () and journal.next_id > 5
+    assert not (tmp_path / "undo.log.new").exists()
+    journal.close()
+
+
 def test_two_refuse(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     with pytest.raises(ActError, match="another actor holds this journal"):
