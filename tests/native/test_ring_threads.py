@@ -1,4 +1,4 @@
-"""The ring's C test, plain and under ThreadSanitizer, built from the sources of this checkout."""
+"""The ring's C tests, plain, sanitized, and killed at each point; built from this checkout."""
 
 from __future__ import annotations
 
@@ -27,3 +27,15 @@ def test_threads_over_one_mapping(tmp_path: pathlib.Path, sanitizer: str) -> Non
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" read, ") == 3
     assert done.stderr == ""
+
+
+def test_a_producer_killed_at_each_point_is_numbered_on_from(tmp_path: pathlib.Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    program = tmp_path / "ring_kill"
+    sources = [CORE / "tests" / "ring_kill.c", CORE / "ring.c", CORE / "numa.c"]
+    flags = ["-std=gnu11", "-O2", "-fno-strict-aliasing", "-D_GNU_SOURCE", f"-I{CORE}"]
+    subprocess.run(["gcc", *flags, "-DNODEAGENT_KILL_POINTS", *sources, "-o", program], check=True)
+    done = subprocess.run([program, "2"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("24 points, 0 never reached\n")
