@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import pathlib
@@ -129,7 +128,7 @@ async def serve(
             _log.error("the store refuses, nothing is acknowledged reason=%s", why)
         else:
             _log.info("the store works again")
-        with contextlib.suppress(RuntimeError):
+        if not loop.is_closed():
             asyncio.run_coroutine_threadsafe(set_health(checks, serving=not why), loop)
 
     store.on_trouble(trouble)

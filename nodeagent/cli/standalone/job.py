@@ -50,6 +50,7 @@ class Options:
     """What the person asked for. `seconds` None: until stopped. `rate` in messages a second."""
 
     seconds: float | None
+    """How long to run once everything is up."""
     rate: int
     host: str | None
     config: pathlib.Path
@@ -80,6 +81,8 @@ class Job:
     notes: list[str] = field(default_factory=list)
     step: str = "starting"
     began: float = 0.0
+    running_since: float = 0.0
+    """When everything was up; `--for` counts from here. 0.0: not yet."""
     stopping: bool = False
     _wake: int = -1
     _load: Child | None = None
@@ -129,15 +132,15 @@ class Job:
         self._meter = CostMeter(pids=tuple(c.pid for c in (actor, daemon) if c is not None))
         replayer = self._start_replayer(capture, port)
         self._meter.start()
-        feed_began = time.monotonic()
+        self.running_since = time.monotonic()
         self.step = "running"
         try:
             while True:
                 self._tick()
         except Stopped:
             self.step = "stopping"
-        sent = self._stop_replayer(replayer)
-        feed_seconds = time.monotonic() - feed_began
+        seconds = time.monotonic() - self.running_since
+        sent, feed_seconds = self._stop_replayer(replayer)
         self._drain(sent)
         cost = self._meter.read()
         self._read_vector(load)
@@ -149,7 +152,7 @@ class Job:
         reader = self._finish_agent(agent, capture, sent)
         self.children.stop(index)
         return summary(
-            seconds=time.monotonic() - self.began,
+            seconds=seconds,
             feed_seconds=feed_seconds,
             status=final,
             sent=sent,
@@ -213,7 +216,7 @@ class Job:
     def view(self, cost: OwnCost | None = None) -> View:
         """This moment."""
         return View(
-            elapsed_s=time.monotonic() - self.began,
+            elapsed_s=time.monotonic() - (self.running_since or self.began),
             planned_s=self.options.seconds,
             step=self.step,
             status=self.status,
@@ -225,7 +228,7 @@ class Job:
 
     def _tick(self) -> None:
         """One look at everything. Stopped when it is time."""
-        elapsed = time.monotonic() - self.began
+        elapsed = time.monotonic() - self.running_since
         if self.stopping or (self.options.seconds is not None and elapsed >= self.options.seconds):
             raise Stopped
         dead = self.children.dead()
@@ -394,11 +397,10 @@ class Job:
 
     def _start_workloads(self) -> tuple[Child, Child, Child]:
         folder, run_dir = self.options.examples, self.work.run_dir
-        exec_ = [self._tool("nodeagentctl"), "exec", "--"]
         agent = self.children.start(
             "vwap",
             [
-                *exec_,
+                *self._memory_of("vwap"),
                 *(sys.executable, str(folder / "vwap_agent.py"), "--feed", FEED, "--name", "vwap"),
                 *("--socket", str(run_dir / "ring.sock"), "--mark", "nodeagent-example-vwap"),
             ],
@@ -407,7 +409,7 @@ class Job:
         index = self.children.start(
             "vector",
             [
-                *exec_,
+                *self._memory_of("vector"),
                 *(sys.executable, str(folder / "vector_index.py"), "--socket", vector_socket),
                 *("--name", "nodeagent-example-vector"),
             ],
@@ -420,6 +422,16 @@ class Job:
         self._await("asking the vector index", lambda: bool(load.lines()), load)
         self._load = load
         return agent, index, load
+
+    def _memory_of(self, workload: str) -> list[str]:
+        """The wrapper that binds a workload's memory to its planned node: at launch or never.
+
+        CPUs are the daemon's to set, so that the main job shows it.
+        """
+        placed = self.status.placement.of(workload) if self.status is not None else None
+        if placed is None or not placed.mems:
+            return []
+        return [self._tool("nodeagentctl"), "exec", "--mems", str(placed.mems), "--"]
 
     def _settle(self, daemon: Child) -> None:
         """Until the daemon holds both workloads, or has said why it does not."""
@@ -456,16 +468,16 @@ class Job:
 
     # ---- stopping -----------------------------------------------------------------------------
 
-    def _stop_replayer(self, replayer: Child) -> int:
-        """Ends the feed; returns how many messages were sent."""
+    def _stop_replayer(self, replayer: Child) -> tuple[int, float]:
+        """Ends the feed; returns how many messages were sent, and in how many seconds."""
         self.children.stop(replayer)
-        sent = next((x["sent_messages"] for x in replayer.lines() if "sent_messages" in x), None)
-        if sent is None:
+        said = next((line for line in replayer.lines() if "sent_messages" in line), None)
+        if said is None:
             raise NodeagentError(
                 f"the replayer did not say what it sent: {replayer.complaint()}",
                 "run it again with NODEAGENT_KEEP_LOGS=1 and read its log",
             )
-        return _number(sent)
+        return _number(said["sent_messages"]), float(str(said["seconds"]))
 
     def _drain(self, sent: int) -> None:
         """Until every message that was sent is in the ring or in a loss counter."""
