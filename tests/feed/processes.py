@@ -97,7 +97,7 @@ def feeder(*words: str, name: str = "t") -> Iterator[FeederProcess]:
 
 
 class Keeper:
-    """A reader in a thread that copies every tick; ends when the producer is gone and all is read,
+    """A reader in a thread that copies every tick; ends when the ring is closed and all is read,
     or when `enough` ticks were read."""
 
     def __init__(self, socket: pathlib.Path, feed: str = "t", enough: int | None = None) -> None:
@@ -114,8 +114,9 @@ class Keeper:
         while not self._over.is_set() and (self._enough is None or count < self._enough):
             batch = self.reader.batch(65536)
             if not len(batch):
-                silent = self.reader.wait(0.2) is Wait.STALE
-                if silent and self._enough is None and not len(self.reader.batch()):
+                # A producer that is only slow is silent, too, on a busy machine.
+                over = self.reader.wait(0.2) is Wait.STALE and self.reader.segment.hot().closed
+                if over and self._enough is None and not len(self.reader.batch()):
                     return
                 continue
             part = batch.ticks.copy()

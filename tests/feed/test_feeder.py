@@ -136,6 +136,12 @@ def test_two_lines_with_loss_on_each(tmp_path: pathlib.Path, sock: pathlib.Path)
     assert end["duplicates"] > 20_000
 
 
+def dropped(port: int) -> int:
+    """Packets dropped on the UDP sockets of a port, as the kernel tells everybody."""
+    rows = pathlib.Path("/proc/net/udp").read_text().splitlines()[1:]
+    return sum(int(r.split()[-1]) for r in rows if r.split()[1].endswith(f":{port:04X}"))
+
+
 def test_what_the_kernel_dropped_is_told_from_the_wire(
     tmp_path: pathlib.Path, sock: pathlib.Path
 ) -> None:
@@ -143,17 +149,17 @@ def test_what_the_kernel_dropped_is_told_from_the_wire(
     synth.write(path, messages=5000, symbols=10)
     with feeder(*live(sock, "--receive-bytes", "65536")) as fed:
         line = fed.line(fed.next("ready"))
-        replayer = Replayer(Plan(file=str(path), lines=(line,), rate=60_000, loops=0))
-        time.sleep(0.4)
         os.kill(fed.process.pid, signal.SIGSTOP)
-        time.sleep(0.4)
+        replayer = Replayer(Plan(file=str(path), lines=(line,), rate=60_000, loops=0))
+        while dropped(line.port) < 500:
+            time.sleep(0.05)
         os.kill(fed.process.pid, signal.SIGCONT)
         time.sleep(0.4)
         sent = replayer.stop()
         time.sleep(0.3)
         end = fed.stop()
     lost = end["lost"]
-    assert lost["kernel"] > 5000
+    assert lost["kernel"] > 1000
     assert end["kernel_dropped_packets"] > 100
     assert lost["wire_gap"] == 0
     assert end["messages"] + lost["kernel"] == sent["sent_messages"]

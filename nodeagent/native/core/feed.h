@@ -62,7 +62,7 @@ static inline void na_sink_push(struct na_sink *s, const struct na_tick *t)
 	}
 	struct na_memory *m = s->memory;
 	if (m->tick_count < m->tick_capacity) {
-		m->ticks[m->tick_count] = *t;
+		memcpy(&m->ticks[m->tick_count], t, sizeof(*t));
 		m->ticks[m->tick_count].seq = m->tick_count + 1;
 	}
 	m->tick_count++;
@@ -79,33 +79,47 @@ uint64_t na_sink_frame(struct na_sink *s, const struct na_packet *packet);
 /* 0, or -ERANGE: the table has no room for that number. */
 int na_sink_symbol(struct na_sink *s, uint32_t instrument, const uint8_t *name, size_t length);
 
-/* A message decoder: fills everything of *t but seq and ts_rx_ns. >= 0: NA_DECODED_* bits with the
- * symbol's offset in the message above them; < 0: -1 - NA_BAD_*. */
-#define NA_DECODED_FRAME 1
-#define NA_DECODED_OFFSET(code) ((code) >> 8)
-typedef int (*na_decode_fn)(const uint8_t *m, uint32_t len, struct na_tick *t);
+/* A tick as its eight words. Made as such, it stays in registers until it is in its slot; a struct whose
+ * last word is written in four pieces and read as one stalls on the way (store forwarding). */
+enum { W_SEQ, W_TS_EXCH, W_TS_RX, W_PRICE, W_SIZE, W_REF, W_AUX, W_REST, W_COUNT };
+_Static_assert(offsetof(struct na_tick, ts_exch_ns) == 8 * W_TS_EXCH && offsetof(struct na_tick, ts_rx_ns) == 8 * W_TS_RX &&
+	       offsetof(struct na_tick, price) == 8 * W_PRICE && offsetof(struct na_tick, size) == 8 * W_SIZE &&
+	       offsetof(struct na_tick, ref) == 8 * W_REF && offsetof(struct na_tick, aux) == 8 * W_AUX &&
+	       offsetof(struct na_tick, instrument) == 8 * W_REST, "words of a tick");
+#define W_KIND_SHIFT 32 /* instrument below it */
+#define W_SIDE_SHIFT 40
+#define W_FLAGS_SHIFT 48
 
-int na_itch50_decode(const uint8_t *m, uint32_t len, struct na_tick *t);
-/* Length of an ITCH 5.0 message by its type; 0: no such type. */
-uint32_t na_itch50_length(uint8_t type);
+/* A message decoder: fills all words but W_SEQ and W_TS_RX. >= 0: NA_DECODED_* bits with the symbol's
+ * offset in the message above them; < 0: -1 - NA_BAD_*. */
+#define NA_DECODED_FRAME 1 /* does not fit: the frame's position goes into aux */
+#define NA_DECODED_NAMES 2 /* its symbol is the authoritative one */
+#define NA_DECODED_OFFSET(code) ((code) >> 8)
+typedef int (*na_decode_fn)(const uint8_t *m, uint32_t len, na_word *w);
 
 /* Messages of one packet or file record into ticks: blocks of a two-byte length and the message. */
+struct na_messages;
+/* Up to n blocks between *at and end. Returns how many were consumed: fewer than n when a block ends
+ * past `end` (*bad is then 1). packet->data NULL: no packet but records of a file, each a frame of its
+ * own when it needs one. */
+typedef uint32_t (*na_blocks_fn)(struct na_messages *ms, const uint8_t **at, const uint8_t *end, uint32_t n,
+				 const struct na_packet *packet, int *bad);
 struct na_messages {
-	na_decode_fn decode;
+	na_blocks_fn blocks; /* the decoder, one call a packet */
 	struct na_sink *sink;
 	struct na_feed_counts *counts;
 	uint64_t known[65536 / 64]; /* instruments whose symbol was written */
 };
 
-void na_messages_init(struct na_messages *ms, na_decode_fn decode, struct na_sink *sink,
+void na_messages_init(struct na_messages *ms, na_blocks_fn blocks, struct na_sink *sink,
 		      struct na_feed_counts *counts);
-/* Up to n blocks between *at and end. Returns how many were consumed: fewer than n when a block ends
- * past `end` (*bad is then 1). packet->data NULL: no packet but records of a file, each a frame of its
- * own when it needs one. */
-uint32_t na_messages_blocks(struct na_messages *ms, const uint8_t **at, const uint8_t *end, uint32_t n,
-			    const struct na_packet *packet, int *bad);
 /* One tick of the feed's own. */
 void na_messages_note(struct na_messages *ms, uint8_t kind, uint64_t ref, uint64_t size, uint64_t aux,
 		      uint64_t rx_ns);
+
+uint32_t na_itch50_blocks(struct na_messages *ms, const uint8_t **at, const uint8_t *end, uint32_t n,
+			  const struct na_packet *packet, int *bad);
+/* Length of an ITCH 5.0 message by its type; 0: no such type. */
+uint32_t na_itch50_length(uint8_t type);
 
 #endif

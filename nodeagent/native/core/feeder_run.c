@@ -187,13 +187,15 @@ static void sleep_on(struct na_feed *f, int with_sockets, int ms)
 static int run_socket(struct na_feed *f)
 {
 	struct na_packet packet;
+	/* One line waits inside recvmmsg: a poll before it costs 4 us a packet when packets are rare. */
+	int inside = f->sockets == 1 && !f->config.busy && na_socket_wait_inside(&f->socket[0], POLL_MS) == 0;
 
 	while (!stopping(f)) {
 		int more = 0, any = 0;
 
 		for (uint32_t line = 0; line < f->sockets; line++) {
 			struct na_socket *s = &f->socket[line];
-			int n = na_socket_receive(s);
+			int n = na_socket_receive(s, inside);
 
 			if (n == -EAGAIN || n == -EINTR)
 				continue;
@@ -219,9 +221,9 @@ static int run_socket(struct na_feed *f)
 			any |= n > 0;
 			more |= n == NA_SOCKET_BATCH;
 		}
-		if (!more && !f->config.busy)
+		if (!inside && !more && !f->config.busy)
 			sleep_on(f, 1, POLL_MS);
-		else if (!any)
+		else if (!inside && !any)
 			relax();
 		uint64_t now = clock_ns(CLOCK_MONOTONIC);
 		if (now - f->housekept_ns >= HOUSEKEEPING_NS) {
@@ -276,7 +278,7 @@ static int some_blocks(struct na_feed *f, uint64_t now)
 		return rc;
 	f->counts.packets += n;
 	f->counts.bytes += (uint64_t)(end - p);
-	f->counts.span += na_messages_blocks(&f->messages, &p, end, n, &packet, &cut);
+	f->counts.span += f->messages.blocks(&f->messages, &p, end, n, &packet, &cut);
 	f->counts.next_seq = f->counts.first_seq + f->counts.span;
 	f->counts.last_rx_ns = now;
 	return rc;
@@ -356,7 +358,7 @@ int na_feed_new(const struct na_feed_config *config, struct na_ring *ticks, stru
 	f->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (f->wake < 0)
 		return -errno;
-	na_messages_init(&f->messages, na_itch50_decode, &f->sink, &f->counts);
+	na_messages_init(&f->messages, na_itch50_blocks, &f->sink, &f->counts);
 	/* The order in a capture is what was on the wire: only its end gives a silent line up. */
 	rc = na_mold_init(&f->mold, &f->messages, &f->counts, config->lines, config->first_seq,
 			  capture ? UINT64_MAX : config->wait_ns);
@@ -395,9 +397,9 @@ int na_feed_decode_blocks(const void *bytes, size_t size, struct na_memory *memo
 	int cut = 0;
 
 	memset(out, 0, sizeof(*out));
-	na_messages_init(&messages, na_itch50_decode, &sink, out);
+	na_messages_init(&messages, na_itch50_blocks, &sink, out);
 	while (p < end && !cut) {
-		out->span += na_messages_blocks(&messages, &p, end, per_packet, &packet, &cut);
+		out->span += messages.blocks(&messages, &p, end, per_packet, &packet, &cut);
 		if (end - p < 2)
 			break;
 	}

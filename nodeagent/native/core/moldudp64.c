@@ -97,7 +97,7 @@ static void deliver(struct na_mold *m, const struct na_packet *packet, uint64_t 
 			p += 2 + na_be16(p);
 		}
 	}
-	uint32_t done = na_messages_blocks(m->messages, &p, stop, (uint32_t)(end - m->next), packet, &bad);
+	uint32_t done = m->messages->blocks(m->messages, &p, stop, (uint32_t)(end - m->next), packet, &bad);
 
 	m->next += done;
 	m->counts->span += done;

@@ -137,6 +137,9 @@ static inline void na_ring_push(struct na_ring *ring, const struct na_tick *tick
 		na_ring_reserve(ring, NA_RING_CHUNK);
 	na_word *slot = (na_word *)(ring->data + (ring->position & ring->mask) * sizeof(struct na_tick));
 	const na_word *from = (const na_word *)(const void *)tick;
+	/* Unrolled, the copy of a tick that was just made goes from registers to the slot; a loop reads back what was
+	 * stored in narrower pieces, and stalls (6 ns a tick). */
+#pragma GCC unroll 7
 	for (int word = 1; word < 8; word++) {
 		ring_store(slot + word, from[word]);
 		RING_KILL_POINT("payload word stored");

@@ -6,10 +6,12 @@
  * Linux a2d133b1d465 (v4.12). */
 #include "source_socket.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #ifndef SO_MEMINFO
@@ -131,19 +133,30 @@ int na_socket_init(struct na_socket *s, int fd, uint32_t line, const struct na_f
 	return 0;
 }
 
+int na_socket_wait_inside(struct na_socket *s, int ms)
+{
+	struct timeval t = {.tv_usec = ms * 1000};
+	int flags = fcntl(s->fd, F_GETFL);
+
+	if (flags < 0 || fcntl(s->fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ||
+	    setsockopt(s->fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t)) < 0)
+		return -errno;
+	return 0;
+}
+
 void na_socket_deinit(struct na_socket *s)
 {
 	free(s->buffers);
 	s->buffers = NULL;
 }
 
-int na_socket_receive(struct na_socket *s)
+int na_socket_receive(struct na_socket *s, int wait)
 {
 	for (int i = 0; i < NA_SOCKET_BATCH; i++) {
 		s->messages[i].msg_hdr.msg_controllen = NA_SOCKET_CONTROL;
 		s->messages[i].msg_hdr.msg_namelen = sizeof(s->from[i]);
 	}
-	int n = recvmmsg(s->fd, s->messages, NA_SOCKET_BATCH, MSG_DONTWAIT, NULL);
+	int n = recvmmsg(s->fd, s->messages, NA_SOCKET_BATCH, wait ? MSG_WAITFORONE : MSG_DONTWAIT, NULL);
 
 	return n < 0 ? -errno : n;
 }

@@ -25,8 +25,10 @@ struct na_socket {
 int na_socket_init(struct na_socket *s, int fd, uint32_t line, const struct na_feed_line *where,
 		   int kernel_stamps);
 void na_socket_deinit(struct na_socket *s);
-/* Packets that are there now, at most NA_SOCKET_BATCH; never waits. Count or -errno. */
-int na_socket_receive(struct na_socket *s);
+/* From now on receiving may wait in the kernel, at most that long. 0 or -errno. */
+int na_socket_wait_inside(struct na_socket *s, int ms);
+/* Packets that are there now, at most NA_SOCKET_BATCH; with `wait`, until one is. Count or -errno. */
+int na_socket_receive(struct na_socket *s, int wait);
 /* Packet i of the last receive. now_ns: the burst's stamp; to_monotonic: add to CLOCK_REALTIME.
  * 1; 0: larger than the buffer, counted. */
 int na_socket_packet(struct na_socket *s, int i, uint64_t now_ns, int64_t to_monotonic,
