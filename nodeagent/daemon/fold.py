@@ -17,6 +17,10 @@ MAX_KEYS = 4096
 """Remembered (kind, subject) pairs; the oldest are forgotten first."""
 
 
+ALWAYS = ("config.", "daemon.")
+"""Kinds that a person causes: each is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """When a (kind, subject) was last said, and what was held back since."""
@@ -49,7 +53,7 @@ def fold(state: Fold, events: Iterable[Event], now_ns: int) -> tuple[Fold, tuple
     for event in events:
         key = (event.kind, event.subject)
         entry = said.get(key, Said(now_ns - FOLD_NS))
-        if now_ns - entry.at_ns < FOLD_NS:
+        if now_ns - entry.at_ns < FOLD_NS and not event.kind.startswith(ALWAYS):
             said[key] = Said(entry.at_ns, entry.held + 1, event)
         elif len(out) < MAX_EVENTS:
             out.append(event)

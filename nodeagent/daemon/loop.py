@@ -210,7 +210,7 @@ class Loop:
             controller=self._controller(),
             troubles={
                 "machine": self._machine.trouble(now_s),
-                "spool": self._log.trouble,
+                "spool": self._log.trouble if self._link is None else self._link.trouble,
                 "memory": self._memory.trouble,
                 "titles": self._doors.processes.trouble,
             },
@@ -284,7 +284,9 @@ class Loop:
 
     def _record(self, events: tuple[Event, ...]) -> None:
         """Stores them beside the loop: a slow disk does not hold the turn."""
-        if events:
+        # Those that a full disk kept waiting are tried again, one try at a time.
+        waiting = self._link is not None and self._link.trouble is not None and not self._storing
+        if events or waiting:
             task = asyncio.create_task(self._store(events))
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)

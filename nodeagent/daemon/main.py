@@ -5,11 +5,15 @@ It changes nothing unless its configuration consents; what it changes, the actor
 
 from __future__ import annotations
 
+import os
+
+# Before numpy comes in with the ring: its BLAS would start a thread for each CPU.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import argparse
 import asyncio
 import fcntl
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path

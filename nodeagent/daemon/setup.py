@@ -71,6 +71,10 @@ class Link(Protocol):
     def link(self) -> ControllerLink:
         """Connected or not, and why."""
 
+    @property
+    def trouble(self) -> str | None:
+        """Why events are only in memory just now; None: they are on disk."""
+
     async def record(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Stores events, synced, and returns them numbered."""
 

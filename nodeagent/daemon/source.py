@@ -55,11 +55,18 @@ class Log:
 
     async def record(self, recorder: Recorder | None, events: Sequence[Event]) -> tuple[Event, ...]:
         """Numbers and keeps them; returns those that are numbered now."""
-        if recorder is not None:
-            numbered = await recorder.record(events)
-        else:
+        if recorder is None or self.spool is None:
             first = self.last_seq + 1
             numbered = tuple(replace(e, seq=first + i) for i, e in enumerate(events))
+        else:
+            numbered = await recorder.record(events)
+            if numbered and numbered[0].seq != self.last_seq + 1:
+                # The session stored something of its own, or a new epoch numbers anew.
+                last = numbered[-1].seq
+                read = self.spool.read
+                self._kept.clear()
+                self._kept.extend(await asyncio.to_thread(read, max(0, last - KEPT), KEPT))
+                return numbered
         self._kept.extend(numbered)
         return numbered
 

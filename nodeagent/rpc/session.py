@@ -123,6 +123,11 @@ class Session:
             reason="; ".join(r for r in (self._reason, self._spool_reason) if r),
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Why events are only in memory just now; None: they are on disk."""
+        return self._spool_reason or None
+
     async def record(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Stores events, synced, and returns them numbered; they are sent when they can be.
 
