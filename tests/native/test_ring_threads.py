@@ -1,7 +1,8 @@
-"""The ring's C tests, plain, sanitized, and killed at each point; built from this checkout."""
+"""The ring's threads over one mapping, plain and sanitized; built from this checkout."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -29,13 +30,17 @@ def test_threads_over_one_mapping(tmp_path: pathlib.Path, sanitizer: str) -> Non
     assert done.stderr == ""
 
 
-def test_a_producer_killed_at_each_point_is_numbered_on_from(tmp_path: pathlib.Path) -> None:
+def test_thread_sanitizer_would_complain_of_plain_payload(tmp_path: pathlib.Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    program = tmp_path / "ring_kill"
-    sources = [CORE / "tests" / "ring_kill.c", CORE / "ring.c", CORE / "numa.c"]
-    flags = ["-std=gnu11", "-O2", "-fno-strict-aliasing", "-D_GNU_SOURCE", f"-I{CORE}"]
-    subprocess.run(["gcc", *flags, "-DNODEAGENT_KILL_POINTS", *sources, "-o", program], check=True)
-    done = subprocess.run([program, "2"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("24 points, 0 never reached\n")
+    program = tmp_path / "ring_threads"
+    sources = [CORE / "tests" / "ring_threads.c", CORE / "ring.c", CORE / "numa.c"]
+    flags = ["-std=gnu11", "-O1", "-g", "-fno-strict-aliasing", "-D_GNU_SOURCE", f"-I{CORE}"]
+    flags += ["-fsanitize=thread", "-Wno-tsan", "-DNA_PLAIN_PAYLOAD"]
+    subprocess.run(["gcc", *flags, *sources, "-o", program], check=True)
+    halt = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
+    done = subprocess.run(
+        [program, "300000"], capture_output=True, text=True, check=False, env=halt
+    )
+    assert done.returncode != 0
+    assert "data race" in done.stderr

@@ -1,213 +1,408 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A producer killed at a named point (build with -DNODEAGENT_KILL_POINTS), again and again, each time followed by one that
- * numbers on: every record that a reader of the dead segment can read is whole, no number is missing or there twice, what
- * was committed is readable, no symbol is half there. usage: ring_kill [EXTRA random occurrences a point] */
+ * Kills a producer and checks what its readers see. Built with -DNODEAGENT_KILL_POINTS from ring.c.
+ *
+ *   ring_kill exhaustive        dies at every kill point, one after another, of: opening the first segment, publishing
+ *                           over a chunk's and a lap's end, continuing a dead segment, symbols, frames
+ *   ring_kill random N SEED     N random kills of a flat-out producer, read all the while
+ *
+ * Every record's content follows from its position. Checked after each death: no record below the end is torn or
+ * foreign, the next incarnation starts exactly at the end, begins with RESTART, and every position of the
+ * lineage was read once or counted as lost.
+ */
 #include "ring_view.h"
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 extern const char *na_kill_at;
 
-#define RECORDS 40000u /* a producer's life: more than a lap of 32,768 */
-#define FRAME_EVERY 10u
+#define CAPACITY 32768u /* the smallest: 2 MiB of ticks */
+#define PREFILL (CAPACITY - 24)
+#define AFTER 60
 
-static const char *const points[] = {
-	"file made", "policy set", "file allocated", "file mapped", "file populated", "start found", "header filled",
-	"file sealed", "restart recorded", "before reserve", "reserve stored", "reserve fenced", "payload word stored",
-	"seq stored", "before commit", "commit stored", "first stored", "frame header stored", "frame payload stored",
-	"frame seq stored", "symbol seq odd", "symbol cleared", "symbol words stored", "symbol stored",
-};
-
-#define CHECK(condition)                                                                                      \
-	do {                                                                                                  \
-		if (!(condition)) {                                                                           \
-			fprintf(stderr, "%s:%d: at %s: %s\n", __FILE__, __LINE__, now_at, #condition);        \
-			exit(1);                                                                              \
-		}                                                                                             \
-	} while (0)
-
-static char now_at[64];
-
-static struct na_tick made(uint64_t at)
+static void die(const char *what, long long a, long long b)
 {
-	struct na_tick t = {.ts_exch_ns = at * 3, .ts_rx_ns = at, .price = (int64_t)at, .size = at ^ 0x55, .ref = ~at,
-	                    .aux = at * 7, .instrument = (uint32_t)at, .kind = NA_KIND_ADD};
-	return t;
+	fprintf(stderr, "FAILED: %s (%lld, %lld)\n", what, a, b);
+	exit(1);
 }
 
-static void send_fds(int sock, int a, int b)
+static struct na_tick content(uint64_t position)
 {
-	int fds[2] = {a, b};
-	char byte = 1, room[CMSG_SPACE(sizeof(fds))] = {0};
-	struct iovec part = {&byte, 1};
-	struct msghdr head = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&head);
+	uint64_t h = (position + 1) * 0x9e3779b97f4a7c15u;
+	return (struct na_tick){.ts_exch_ns = h, .ts_rx_ns = h ^ 1, .price = (int64_t)(h ^ 2), .size = h ^ 3, .ref = h ^ 4,
+	                        .aux = h ^ 5, .instrument = (uint32_t)h, .kind = NA_KIND_ADD, .side = 'B', .flags = 0};
+}
+
+static int same(const struct na_tick *got, uint64_t position)
+{
+	struct na_tick want = content(position);
+	want.seq = position + 1;
+	if (got->kind == NA_KIND_RESTART)
+		return got->seq == position + 1;
+	return memcmp(got, &want, sizeof(want)) == 0;
+}
+
+static int send_fd(int sock, int fd)
+{
+	char byte = 0, control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec iov = {&byte, 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(fds));
-	memcpy(CMSG_DATA(c), fds, sizeof(fds));
-	if (sendmsg(sock, &head, 0) != 1)
-		_exit(2);
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(int));
+	return sendmsg(sock, &m, 0) == 1 ? 0 : -1;
 }
 
-/* The child: makes both rings, hands them over, publishes until it is killed or done. */
-static void live(int sock, struct na_view *dead_ticks, struct na_view *dead_frames)
+static int take_fd(int sock)
 {
-	struct na_ring_config config = {.feed = "kill", .kind = NA_RING_TICKS, .capacity = 1 << 15, .node = -1};
-	struct na_ring *ticks, *frames;
-	char why[256], name[24];
-	uint8_t payload[256];
-	na_kill_at = now_at;
-	if (na_ring_create(&config, dead_ticks, &ticks, why, sizeof(why)))
-		_exit(2);
-	config.kind = NA_RING_FRAMES;
-	config.capacity = 1 << 21;
-	if (na_ring_create(&config, dead_frames, &frames, why, sizeof(why)))
-		_exit(2);
-	send_fds(sock, ticks->info.fd, frames->info.fd);
-	for (uint32_t i = 0; i < RECORDS; i++) {
-		struct na_tick t = made(ticks->position);
-		if (i % FRAME_EVERY == 0) {
-			struct na_frame meta = {.ts_rx_ns = frames->number};
-			memset(payload, (int)(frames->number & 0xff), sizeof(payload));
-			na_ring_push_frame(frames, &meta, payload, frames->number % sizeof(payload));
-		}
-		na_ring_push(ticks, &t);
-		if (i % 7 == 6)
-			na_ring_commit(ticks);
-		if (i % 1000 == 0) {
-			int length = snprintf(name, sizeof(name), "S%u-%u-%u", i, i, i);
-			na_ring_set_symbol(ticks, i / 1000, name, (size_t)length);
-		}
+	char byte, control[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = {&byte, 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	if (recvmsg(sock, &m, MSG_CMSG_CLOEXEC) != 1)
+		return -1; /* the child died before it had anything to offer */
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	int fd = -1;
+	if (c && c->cmsg_type == SCM_RIGHTS)
+		memcpy(&fd, CMSG_DATA(c), sizeof(int));
+	return fd;
+}
+
+enum job { FIRST, OVER_A_LAP, CONTINUE, FRAMES, CONTINUE_FRAMES, JOBS };
+static const char *job_name[] = {"first segment", "publishing over a lap's end", "continuing", "frames", "continuing frames"};
+
+static struct na_ring *open_ring(uint32_t kind, int dead_fd)
+{
+	struct na_ring_config config = {.feed = "kills", .kind = kind, .price_exponent = -4, .node = -1,
+	                                .capacity = kind == NA_RING_TICKS ? CAPACITY : 1};
+	struct na_view *dead = NULL;
+	struct na_ring *ring;
+	char why[256] = "";
+	if (dead_fd >= 0 && nar_view_open(dead_fd, kind, 1, &dead, why, sizeof(why)))
+		die(why, 0, 0);
+	int rc = na_ring_create(&config, dead, &ring, why, sizeof(why));
+	if (rc)
+		die(why, rc, 0);
+	nar_view_unref(dead);
+	return ring;
+}
+
+static void publish(struct na_ring *ring, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct na_tick tick = content(ring->position);
+		na_ring_push(ring, &tick);
+		if (i % 3 == 2)
+			na_ring_commit(ring);
+		if (i % 9 == 8)
+			na_ring_flush(ring);
 	}
-	na_ring_commit(ticks);
+	na_ring_commit(ring);
+	na_ring_flush(ring);
+}
+
+static void publish_frames(struct na_ring *ring, unsigned count)
+{
+	uint8_t payload[4096];
+	struct na_frame meta = {.family = 4, .vlan = NA_FRAME_NO_VLAN};
+	for (unsigned i = 0; i < count; i++) {
+		size_t length = 1000 + ring->number * 7 % 3000;
+		memset(payload, (int)(ring->number & 255), length);
+		meta.ts_rx_ns = ring->number;
+		na_ring_push_frame(ring, &meta, payload, length);
+	}
+	na_ring_flush(ring);
+}
+
+/* A reader that says it waits, so that every flush takes the way to the wake. */
+static void waiting_reader(struct na_ring *ring)
+{
+	int fd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct na_ring_page page = {.waiting = 1};
+	if (fd < 0 || write(fd, &page, sizeof(page)) != (ssize_t)sizeof(page) ||
+	    fcntl(fd, NA_F_ADD_SEALS, NA_F_SEAL_SHRINK | NA_F_SEAL_GROW | NA_F_SEAL_SEAL) < 0)
+		die("the page", errno, 0);
+	int rc = na_ring_add_reader(ring, 0, fd, NA_MODE_LOSSY);
+	if (rc)
+		die("the reader", rc, 0);
+	close(fd);
+}
+
+/* The child: never returns. */
+static void produce(enum job job, int sock, int dead_fd, const char *at)
+{
+	int ticks = job < FRAMES;
+	na_kill_at = at && (job == FIRST || job == CONTINUE || job == CONTINUE_FRAMES) ? at : NULL;
+	struct na_ring *ring = open_ring(ticks ? NA_RING_TICKS : NA_RING_FRAMES, dead_fd);
+	if (send_fd(sock, ring->info.fd))
+		_exit(3);
+	na_kill_at = NULL;
+	waiting_reader(ring);
+	if (job == OVER_A_LAP)
+		publish(ring, PREFILL);
+	if (job == FRAMES)
+		publish_frames(ring, 820); /* the ring of 2 MiB is nearly full */
+	na_kill_at = at;
+	if (ticks) {
+		na_ring_set_symbol(ring, 5, "ABC", 3);
+		publish(ring, AFTER);
+	} else
+		publish_frames(ring, 30);
 	_exit(0);
 }
 
-static int receive_fds(int sock, int fds[2])
-{
-	char byte, room[CMSG_SPACE(2 * sizeof(int))];
-	struct iovec part = {&byte, 1};
-	struct msghdr head = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)};
-	if (recvmsg(sock, &head, MSG_CMSG_CLOEXEC) != 1)
-		return 0;
-	memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&head)), 2 * sizeof(int));
-	return 1;
-}
+struct seen {
+	uint64_t records, restarts, end;
+};
 
-/* What a reader of the dead segment reads, from the oldest on. Returns where it ends. */
-static uint64_t drain_ticks(const struct na_view *view)
+/* Reads a dead segment's ticks from position on; every one must be whole. */
+static struct seen drain(const struct na_view *view, uint64_t cursor)
 {
-	uint64_t start = view->fixed.start, reserve = nar_reserve(view), commit = nar_commit(view);
-	uint64_t at = reserve - start > view->capacity ? reserve - view->capacity : start, count;
-	while ((count = nar_available(view, at, 100))) {
-		for (uint64_t i = 0; i < count; i++) {
-			struct na_tick want = made(at + i);
-			const struct na_tick *got = nar_tick(view, at + i);
-			want.seq = at + i + 1;
-			if (got->kind == NA_KIND_RESTART)
-				CHECK(at + i == start && got->ref == view->fixed.incarnation);
-			else
-				CHECK(memcmp(got, &want, sizeof(want)) == 0);
+	struct seen seen = {0, 0, cursor};
+	if (nar_reserve(view) - cursor > view->capacity)
+		cursor = nar_reserve(view) - view->capacity;
+	for (;;) {
+		uint64_t n = nar_available(view, cursor, 4096);
+		if (!n)
+			break;
+		if (nar_overwritten(view, cursor, n))
+			die("a dead segment was overwritten", (long long)cursor, (long long)n);
+		for (uint64_t i = 0; i < n; i++) {
+			const struct na_tick *t = nar_tick(view, cursor + i);
+			if (!same(t, cursor + i))
+				die("torn record", (long long)(cursor + i), (long long)t->seq);
+			seen.restarts += t->kind == NA_KIND_RESTART;
 		}
-		CHECK(nar_overwritten(view, at, count) == 0);
-		at += count;
+		cursor += n;
+		seen.records += n;
 	}
-	CHECK(at >= commit && at <= reserve);
-	return at;
+	seen.end = cursor;
+	return seen;
 }
 
-static uint64_t drain_frames(const struct na_view *view, uint64_t *number)
+static uint64_t drain_frames(const struct na_view *view, uint64_t *last)
 {
+	uint8_t payload[8192];
 	struct na_frame meta;
-	uint8_t payload[256];
-	uint64_t at = __atomic_load_n(&view->hot->first, __ATOMIC_ACQUIRE), commit = nar_commit(view);
+	uint64_t position = __atomic_load_n(&view->hot->first, __ATOMIC_ACQUIRE), count = 0, number = 0;
 	int64_t length;
-	*number = view->fixed.start_number;
-	for (int first = 1; (length = nar_next_frame(view, &at, &meta, payload, sizeof(payload))) >= 0; first = 0) {
-		CHECK(first ? meta.number >= *number : meta.number == *number);
-		CHECK(meta.ts_rx_ns == meta.number && length == (int64_t)(meta.number % sizeof(payload)));
+	while ((length = nar_next_frame(view, &position, &meta, payload, sizeof(payload))) >= 0) {
+		if (count && meta.number != number + 1)
+			die("frames out of number", (long long)meta.number, (long long)number);
+		number = meta.number;
+		if ((uint64_t)length != 1000 + number * 7 % 3000 || meta.ts_rx_ns != number)
+			die("torn frame header", (long long)number, length);
 		for (int64_t i = 0; i < length; i++)
-			CHECK(payload[i] == (meta.number & 0xff));
-		*number = meta.number + 1;
+			if (payload[i] != (number & 255))
+				die("torn frame", (long long)number, i);
+		count++;
 	}
-	CHECK(length == -ENOENT && at == commit);
-	return at;
+	if (length != -ENOENT)
+		die("frames cannot be read to their end", length, (long long)count);
+	*last = number;
+	return count;
 }
 
-static void check_symbols(const struct na_view *view)
+static int run_child(enum job job, int dead_fd, const char *at, int *fd)
 {
-	for (uint32_t i = 0; i < 50; i++) {
-		struct na_symbol symbol;
-		char want[24];
-		if (nar_symbol(view, i, &symbol))
-			continue;
-		int length = snprintf(want, sizeof(want), "S%u-%u-%u", i * 1000, i * 1000, i * 1000);
-		CHECK(symbol.length == length && memcmp(symbol.name, want, (size_t)length) == 0);
+	int pair[2], status;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+		die("socketpair", errno, 0);
+	pid_t pid = fork();
+	if (!pid) {
+		close(pair[0]);
+		produce(job, pair[1], dead_fd, at);
 	}
+	close(pair[1]);
+	*fd = take_fd(pair[0]);
+	close(pair[0]);
+	if (waitpid(pid, &status, 0) != pid)
+		die("waitpid", errno, 0);
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+		return 1;
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		die("the producer failed by itself", status, 0);
+	return 0;
 }
 
-static struct na_view *open_view(int fd, uint32_t kind)
+static struct na_view *view_of(int fd)
 {
-	struct na_view *view = NULL;
-	char why[256] = "";
-	CHECK(nar_view_open(fd, kind, 0, &view, why, sizeof(why)) == 0);
-	close(fd);
+	struct na_view *view;
+	char why[256];
+	if (nar_view_open(fd, 0, 1, &view, why, sizeof(why)))
+		die(why, 0, 0);
 	return view;
 }
 
-/* One life and death. Returns 1 when the point was reached. */
-static int round_of(const char *point, uint64_t n)
+/* After a death: the successor goes on where the dead one ended, and all of it is whole. */
+static void check_ticks(int fd, const struct na_view *before, uint64_t before_end)
 {
-	static struct na_view *ticks, *frames;
-	static uint64_t tick_end, frame_end, number;
-	int pair[2], fds[2], status;
-	snprintf(now_at, sizeof(now_at), "%s:%llu", point, (unsigned long long)n);
-	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
-	pid_t child = fork();
-	if (!child)
-		live(pair[1], ticks, frames);
-	close(pair[1]);
-	waitpid(child, &status, 0);
-	CHECK(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
-	if (receive_fds(pair[0], fds)) {
-		uint64_t next;
-		int first = !ticks;
-		nar_view_unref(ticks);
-		nar_view_unref(frames);
-		ticks = open_view(fds[0], NA_RING_TICKS);
-		frames = open_view(fds[1], NA_RING_FRAMES);
-		/* It begins exactly where readers of the one before it ended. */
-		CHECK(first || (ticks->fixed.start == tick_end && frames->fixed.start == frame_end));
-		CHECK(first || frames->fixed.start_number == number);
-		tick_end = drain_ticks(ticks);
-		frame_end = drain_frames(frames, &next);
-		number = next;
-		check_symbols(ticks);
+	struct na_view *view = view_of(fd);
+	struct seen seen = drain(view, view->fixed.start);
+	if (before && view->fixed.start != before_end)
+		die("a continuation starts elsewhere", (long long)view->fixed.start, (long long)before_end);
+	if (before && seen.records && nar_tick(view, view->fixed.start)->kind != NA_KIND_RESTART)
+		die("a continuation does not begin with RESTART", nar_tick(view, view->fixed.start)->kind, 0);
+	int next_fd;
+	if (run_child(CONTINUE, fd, NULL, &next_fd))
+		die("the successor was killed", 0, 0);
+	struct na_view *next = view_of(next_fd);
+	if (next->fixed.start != seen.end || next->fixed.lineage != view->fixed.lineage ||
+	    next->fixed.incarnation != view->fixed.incarnation + 1)
+		die("the successor does not continue", (long long)next->fixed.start, (long long)seen.end);
+	struct seen after = drain(next, next->fixed.start);
+	if (after.records != AFTER + 1 || after.restarts != 1)
+		die("the successor's records", (long long)after.records, (long long)after.restarts);
+	struct na_symbol symbol;
+	if (nar_symbol(next, 5, &symbol) || symbol.length != 3 || memcmp(symbol.name, "ABC", 3))
+		die("the symbol is damaged", symbol.length, 0);
+	nar_view_unref(view);
+	nar_view_unref(next);
+	close(next_fd);
+}
+
+static void check_frames(int fd)
+{
+	struct na_view *view = view_of(fd);
+	uint64_t last, last_next, count = drain_frames(view, &last);
+	int next_fd;
+	if (run_child(CONTINUE_FRAMES, fd, NULL, &next_fd))
+		die("the successor was killed", 0, 0);
+	struct na_view *next = view_of(next_fd);
+	uint64_t expected = count ? last + 1 : next->fixed.start_number;
+	if (next->fixed.start_number != expected)
+		die("frames are not numbered on", (long long)next->fixed.start_number, (long long)last);
+	if (drain_frames(next, &last_next) != 30 || last_next != expected + 29)
+		die("the successor's frames", (long long)last_next, (long long)expected);
+	nar_view_unref(view);
+	nar_view_unref(next);
+	close(next_fd);
+}
+
+static int exhaustive(void)
+{
+	unsigned long total = 0;
+	for (enum job job = FIRST; job < JOBS; job++) {
+		int continues = job == CONTINUE || job == CONTINUE_FRAMES, dead_fd = -1;
+		struct na_view *dead = NULL;
+		uint64_t dead_end = 0;
+		if (continues) {
+			/* Something to continue: a producer killed in the middle of a record. */
+			if (!run_child(job == CONTINUE ? OVER_A_LAP : FRAMES, -1, "*:97", &dead_fd))
+				die("the predecessor was not killed", job, 0);
+			dead = view_of(dead_fd);
+			if (job == CONTINUE)
+				dead_end = drain(dead, dead->fixed.start).end;
+		}
+		unsigned long k = 1;
+		for (;; k++) {
+			char at[32];
+			int fd;
+			snprintf(at, sizeof(at), "*:%lu", k);
+			int killed = run_child(job, dead_fd, at, &fd);
+			if (fd >= 0) {
+				if (job < FRAMES)
+					check_ticks(fd, dead, dead_end);
+				else
+					check_frames(fd);
+				close(fd);
+			} else if (!killed)
+				die("no segment came", job, (long long)k);
+			if (!killed)
+				break;
+		}
+		printf("%s: %lu kill points\n", job_name[job], k - 1);
+		if (k < 10)
+			die("too few kill points: is this the kill build?", job, (long long)k);
+		total += k - 1;
+		nar_view_unref(dead);
+		if (dead_fd >= 0)
+			close(dead_fd);
 	}
-	close(pair[0]);
-	return WIFSIGNALED(status);
+	printf("%lu kills, 0 torn, 0 wrong counts\n", total);
+	return 0;
+}
+
+static int random_kills(unsigned long kills, unsigned seed)
+{
+	int dead_fd = -1;
+	uint64_t cursor = 0, read = 0, lost = 0, laps = 0;
+	srandom(seed);
+	for (unsigned long k = 0; k < kills; k++) {
+		int pair[2];
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+			die("socketpair", errno, 0);
+		pid_t pid = fork();
+		if (!pid) {
+			struct na_ring *ring = open_ring(NA_RING_TICKS, dead_fd);
+			if (send_fd(pair[1], ring->info.fd))
+				_exit(3);
+			for (;;)
+				publish(ring, 1000);
+		}
+		close(pair[1]);
+		int fd = take_fd(pair[0]);
+		close(pair[0]);
+		if (fd < 0)
+			die("no segment came", (long long)k, 0);
+		struct na_view *view = view_of(fd);
+		if (dead_fd >= 0) {
+			if (view->fixed.start != cursor)
+				die("the successor does not start where the readers ended", (long long)view->fixed.start, (long long)cursor);
+			close(dead_fd);
+		}
+		cursor = view->fixed.start;
+		uint64_t until = nar_now_ns() + (uint64_t)random() % 2000000;
+		/* A slow reader now and then, so that it is lapped. */
+		int slow = random() % 2;
+		int alive = 1;
+		while (alive || nar_available(view, cursor, 1)) {
+			if (alive && nar_now_ns() >= until) {
+				kill(pid, SIGKILL);
+				waitpid(pid, NULL, 0);
+				alive = 0;
+			}
+			if (slow && alive)
+				poll(NULL, 0, 1);
+			uint64_t n = nar_available(view, cursor, 512);
+			struct na_tick copy[512];
+			for (uint64_t i = 0; i < n; i++)
+				copy[i] = *nar_tick(view, cursor + i);
+			uint64_t bad = nar_overwritten(view, cursor, n);
+			for (uint64_t i = bad; i < n; i++)
+				if (!same(&copy[i], cursor + i))
+					die("torn record", (long long)(cursor + i), (long long)k);
+			read += n - bad;
+			if (bad || (!n && nar_lapped(view, cursor))) {
+				uint64_t to = nar_resume(view), from = cursor + (bad ? n : 0);
+				lost += bad;
+				if (to > from) {
+					lost += to - from;
+					from = to;
+				}
+				cursor = from;
+				laps++;
+			} else
+				cursor += n;
+		}
+		dead_fd = fd;
+		nar_view_unref(view);
+	}
+	if (read + lost != cursor)
+		die("read and lost are not all", (long long)(read + lost), (long long)cursor);
+	printf("%lu random kills: %llu records read, %llu lost in %llu laps, 0 torn, sums exact\n", kills,
+	       (unsigned long long)read, (unsigned long long)lost, (unsigned long long)laps);
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	unsigned extra = argc > 1 ? (unsigned)atoi(argv[1]) : 6, seed = 11, rounds = 0, reached = 0, missed = 0;
-	for (size_t p = 0; p < sizeof(points) / sizeof(*points); p++) {
-		unsigned here = 0;
-		/* Each of the first, so every step of a life's beginning; then some anywhere, after the first lap too. */
-		for (uint64_t n = 1; n <= 4 + extra; n++) {
-			uint64_t at = n <= 4 ? n : 1 + (uint64_t)rand_r(&seed) % (n % 2 ? RECORDS / 10 : RECORDS);
-			int killed = round_of(points[p], at);
-			rounds++;
-			here += (unsigned)killed;
-		}
-		reached += here;
-		if (!here) {
-			missed++;
-			fprintf(stderr, "never reached: %s\n", points[p]);
-		}
-	}
-	printf("%u lives, %u killed, %zu points, %u never reached\n", rounds, reached, sizeof(points) / sizeof(*points), missed);
-	return missed != 0;
+	if (argc == 2 && !strcmp(argv[1], "exhaustive"))
+		return exhaustive();
+	if (argc == 4 && !strcmp(argv[1], "random"))
+		return random_kills(strtoul(argv[2], NULL, 10), (unsigned)strtoul(argv[3], NULL, 10));
+	fprintf(stderr, "usage: ring_kill exhaustive | random N SEED\n");
+	return 64;
 }
