@@ -7,8 +7,8 @@
     /sys/class/net/eth0/queues/rx-0/         a name that was seen in a listing
     /sys/.../secret ! Permission denied      a read that failed
 
-Blanks and `%` in paths are percent-encoded. The first line is MAGIC, the last one counts the
-entries, so that a cut file is known as one.
+Blanks, `%` and a last `:` in paths are percent-encoded. The first line is MAGIC, the last one
+counts the entries, so that a cut file is known as one.
 """
 
 from __future__ import annotations
@@ -79,13 +79,15 @@ def _natural(path: str) -> list[tuple[int, int, str]]:
 def _encode(path: str) -> str:
     for char, code in (("%", "%25"), (" ", "%20"), ("\n", "%0A"), ("\t", "%09")):
         path = path.replace(char, code)
-    return path
+    # A colon at the end is how a line says that a file's text follows.
+    return path[:-1] + "%3A" if path.endswith(":") else path
 
 
 def _decode(path: str) -> str:
     if "%" in path:
-        for char, code in (("\t", "%09"), ("\n", "%0A"), (" ", "%20"), ("%", "%25")):
+        for char, code in (("\t", "%09"), ("\n", "%0A"), (" ", "%20"), (":", "%3A")):
             path = path.replace(code, char)
+        path = path.replace("%25", "%")
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nodeagent.cli.render.topology_json import topology_json
@@ -33,6 +33,7 @@ ENTRY: st.SearchStrategy[Entry] = st.one_of(
 )
 
 
+@example({":": Link("0"), "a:": None, "%3A": b"1", "%253A:": Failed("x"), "b:/c": Link("d:")})
 @given(st.dictionaries(PATH, ENTRY, max_size=8))
 def test_captures_read_back(table: dict[str, Entry]) -> None:
     found = capture.parse("x", capture.render(table).encode())
