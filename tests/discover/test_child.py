@@ -12,12 +12,13 @@ from nodeagent.discover.child import Child
 
 SCRIPT = """
 import os, sys, time
+parent = os.getppid()
 for line in sys.stdin:
     n, word = line.split()
     if word == "die":
         os._exit(3)
     if word.startswith("/"):
-        while not os.path.exists(word):
+        while not os.path.exists(word) and os.getppid() == parent:
             time.sleep(0.01)
     print(os.getpid()); print("said", word); print("=", n, flush=True)
 """
