@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import settings
 # A busy machine is no failure: tests have no upper time bounds.
 settings.register_profile("nodeagent", deadline=None)
 settings.load_profile("nodeagent")
+
+# A suite started in the background inherits an ignored SIGINT, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
