@@ -19,8 +19,8 @@ MAPS = ("gate", "cpus", "slots")
 REMOVED = 0xFFFFFFFF
 """Entry of the tgid table whose process is watched no more; probing goes on past it."""
 
-SEQUENCE, DROPPED = 4, 6
-"""Words of a CPU's row."""
+RUNNING, WHICH, SEQUENCE, DROPPED = 0, 3, 4, 6
+"""Words of a CPU's row; WHICH is generation and slot."""
 
 READ_ATTEMPTS = 8
 """A row that changes during each of so many readings is taken as it is."""
@@ -71,9 +71,14 @@ class Memory:
     def arm(self, cpus: CpuSet) -> None:
         """The programs act on these CPUs only. What ran on one that was off is forgotten first."""
         for cpu in range(self.cpus):
-            if cpu in cpus and not self.gate.armed[cpu >> 6] >> (cpu & 63) & 1:
-                self._cpu_words[cpu * self._row] = 0
+            if cpu in cpus and not self.armed(cpu):
+                self._cpu_words[cpu * self._row + RUNNING] = 0
+                self._cpu_words[cpu * self._row + WHICH] = 0
         self._mask(self.gate.armed, cpus)
+
+    def armed(self, cpu: int) -> bool:
+        """Whether the programs act on a CPU; on one that is off nobody notes who runs."""
+        return bool(self.gate.armed[cpu >> 6] >> (cpu & 63) & 1)
 
     def watch_cpus(self, cpus: CpuSet) -> None:
         """Every task's wait on these CPUs is measured; a CPU that is new here starts from zero."""

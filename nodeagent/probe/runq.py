@@ -209,9 +209,12 @@ class ProbeReader:
             now = time.monotonic_ns()
             running, since, _, which = words[:4]
             generation, slot = which & 0xFFFFFFFF, which >> 32
+            armed = memory.armed(cpu)
             for watch in self._watched.values():
                 ran = words[memory.runs + watch.slot]
-                if generation == watch.generation and slot == watch.slot:
+                if not armed:
+                    pass
+                elif generation == watch.generation and slot == watch.slot:
                     ran += max(0, now - since)
                 elif generation == 0 and running >> 32 == watch.pid:
                     # It came before the watch began and was not switched since.

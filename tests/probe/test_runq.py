@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.bpf, pytest.mark.root]
 COUNT = 1009
 """Sleeps; a prime, so that no other rhythm makes the same number."""
 
+CLOCK = pathlib.Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+
 
 def delay_of(reader: ProbeReader, pid: int) -> ThreadDelay:
     """The one process's counts."""
@@ -59,8 +61,11 @@ def test_waits_agree_with_schedstat_under_two_hogs(
     # The kernel's clock stands still between a preempting wake-up and its switch, ours does not:
     # never less than the kernel's (but for its last two waits), little more for each arrival.
     assert delay.runq.samples >= arrivals * 0.95
-    assert delay.runq.total >= kernel_ns * 0.9
-    assert delay.runq.total <= kernel_ns * 1.1 + delay.runq.samples * 200_000
+    # Without a TSC to trust the scheduler's clock stands between ticks, and its waits are coarse.
+    if CLOCK.read_text().strip() not in ("hpet", "acpi_pm", "jiffies"):
+        assert delay.runq.total >= kernel_ns * 0.9
+    # Preempted by the host within it, any wait may be milliseconds longer; a scale error is not.
+    assert delay.runq.total <= kernel_ns * 1.5 + delay.runq.samples * 500_000
     # A hog waits while the others run: both always want the CPU.
     for pid in hogs:
         assert delay_of(reader, pid).runq.total > 0
