@@ -1,7 +1,8 @@
 """What the eBPF probe costs: for each context switch, for each reading, and at the start.
 
 A pipe ping-pong of two processes on one CPU, CPU time (never wall time), all variants in turn
-within each round; what a variant adds is taken against the bare run of the same round.
+within each round, each round beginning with the next one. Of each the quietest round counts: what
+else runs on the machine only ever adds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
@@ -58,7 +58,7 @@ def switches(folder: pathlib.Path, quick: bool) -> Iterator[Row]:
     subprocess.run(["cc", "-O2", PEERS / "pingpong.c", "-o", pingpong], check=True)
     images = {name: compiled(folder, name) for name in ("empty", "hash")}
     cpu = max(os.sched_getaffinity(0))
-    rounds, repeats = (20_000, 7) if quick else (50_000, 15)
+    rounds, repeats = (20_000, 10) if quick else (20_000, 40)
 
     def measure(around: Callable[[list[int]], None]) -> float:
         child = subprocess.Popen(
@@ -104,14 +104,13 @@ def switches(folder: pathlib.Path, quick: bool) -> Iterator[Row]:
     }
     taken: dict[str, list[float]] = {name: [] for name in variants}
     bare()
+    order = list(variants)
     for _ in range(repeats):
-        for name, values in taken.items():
-            values.append(variants[name]())
-    added = {
-        name: statistics.median(v - b for v, b in zip(values, taken["bare"], strict=True))
-        for name, values in taken.items()
-    }
-    base = statistics.median(taken["bare"])
+        order.append(order.pop(0))
+        for name in order:
+            taken[name].append(variants[name]())
+    base = min(taken["bare"])
+    added = {name: min(values) - base for name, values in taken.items()}
     yield Row(
         name="probe.switch_bare", value=base, unit="ns/switch", note="pipe ping-pong, CPU time"
     )
