@@ -249,7 +249,7 @@ def queue_up(
     queue: list[Wanted] = []
     waiting: dict[str, str] = {}
     acting = seen.consents.auto or seen.consents.allow or THREADS_ONLY
-    for action in actions(state.placement, state.processes, acting):
+    for action in actions(state.placement, [p for _, p in mine(state)], acting):
         key = action.target.pid, action.target.start_time
         pin = state.guard.pins.get(key)
         if pin is not None and pin.at_ns >= state.read_ns:
@@ -309,7 +309,8 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
     before: dict[int, CpuSet] = {}
     since: dict[int, list[tuple[int, int]]] = {}
     bases = dict(state.run_base)
-    for placed, process in mine(state):
+    owned = mine(state)
+    for placed, process in owned:
         pin = state.guard.pins.get((process.pid, process.start_time))
         if pin is None or pin.cpus != placed.cpus:
             continue
@@ -317,5 +318,5 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
         ran = _ran(seen.probe, process.pid)
         base = bases.setdefault(process.pid, ran)
         since[process.pid] = [(cpu, ns - base.get(cpu, 0)) for cpu, ns in ran.items()]
-    rows = held_rows(state.placement, state.processes, before, since)
+    rows = held_rows(state.placement, [p for _, p in owned], before, since)
     return replace(state, run_base=bases), rows
