@@ -30,31 +30,39 @@ if TYPE_CHECKING:
 def capture(
     invocation: Invocation, file: str | None, list_: bool, include_logs: bool, key: str | None
 ) -> int:
-    """Writes everything that is read into FILE (- is stdout): one text file that diffs.
+    """Write everything that is read into FILE (- is stdout): one text file that diffs.
 
     Serials, UUIDs, MACs, IPs, host and user names are masked; equal stays equal. Process
     environments, command lines and logs are never read.
     """
     from nodeagent.cli.host import open_root, read_root
-    from nodeagent.cli.output import note, write_whole
+    from nodeagent.cli.output import emit_json, note, text_only, write_whole
+    from nodeagent.discover.capture import render, written
     from nodeagent.discover.redact import Masks, redact
 
     if file is None and not list_:
         raise UsageError("capture needs a FILE to write", "nodeagentctl capture node.capture")
+    if file == "-" and not list_:
+        text_only(invocation.output, "capture - writes the capture itself to stdout")
     masks = Masks(_secret(key))
     with open_root(invocation.host, keep=True) as root:
         read_root(root)
         assert root.kept is not None
         table = redact(root.kept, masks, include_logs=include_logs)
+    said = {"entries": len(written(table)), "masked": dict(sorted(masks.counts.items()))}
     if list_:
-        _list(table, masks)
+        if invocation.output != "table":
+            emit_json("capture", {"file": None, **said, "folders": _folders(table)})
+        else:
+            _list(table, masks)
         return 0
-    from nodeagent.discover.capture import render
-
     assert file is not None
     write_whole(file, render(table), mode=0o600)
+    if invocation.output != "table":
+        emit_json("capture", {"file": file, **said})
+        return 0
     masked = ", ".join(f"{count} {kind}" for kind, count in sorted(masks.counts.items()))
-    note(f"{file}: {len(table)} entries; masked: {masked or 'nothing'}")
+    note(f"{file}: {said['entries']} entries; masked: {masked or 'nothing'}")
     return 0
 
 
@@ -78,8 +86,8 @@ def _secret(key: str | None) -> bytes | None:
     return secret
 
 
-def _list(table: dict[str, Entry], masks: Masks) -> None:
-    """Folders with the number of files, then the kinds of what is masked."""
+def _folders(table: dict[str, Entry]) -> dict[str, int]:
+    """Folders, to two or three levels, with the number of files that would leave from each."""
     from nodeagent.discover.store import Failed, Link
 
     folders: dict[str, int] = {}
@@ -87,7 +95,12 @@ def _list(table: dict[str, Entry], masks: Masks) -> None:
         if isinstance(entry, bytes | Link | Failed):
             folder = "/" + "/".join(path.split("/")[:4][: max(1, path.count("/"))])
             folders[folder] = folders.get(folder, 0) + 1
-    for folder, count in sorted(folders.items()):
+    return dict(sorted(folders.items()))
+
+
+def _list(table: dict[str, Entry], masks: Masks) -> None:
+    """Folders with the number of files, then the kinds of what is masked."""
+    for folder, count in _folders(table).items():
         click.echo(f"{count:6} {'files' if count != 1 else 'file '}  {folder}")
     for kind, count in sorted(masks.counts.items()):
         click.echo(f"{count:6} masked {kind}")

@@ -44,7 +44,7 @@ def check(
     fail_on: str,
     policy_example: bool,
 ) -> int:
-    """Judges this machine, or a recorded one, and tells what is wrong and how to mend it.
+    """Judge this machine, or a recorded one: what is wrong, and how to mend it.
 
     Works without root; what it could not see is UNKNOWN and names the file or the right.
     """
@@ -52,7 +52,9 @@ def check(
 
     if policy_example:
         from nodeagent.check.policyfile import EXAMPLE
+        from nodeagent.cli.output import text_only
 
+        text_only(invocation.output, "--policy-example prints a policy file")
         click.echo(EXAMPLE, nl=False)
         return 0
     from nodeagent.check.judge import judge

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nodeagent.cli.main import Invocation
-from nodeagent.cli.output import console, emit_json
+from nodeagent.cli.output import console, emit_json, text_only
 from nodeagent.errors import ConfigError
 from nodeagent.model.configfile import (
     DEFAULT_PATH,
@@ -24,16 +24,25 @@ from nodeagent.model.configfile import (
     epilog="\b\nExample:  nodeagentctl config --example > /etc/nodeagent/nodeagent.toml\n"
     "          nodeagentctl config --file /etc/nodeagent/nodeagent.toml"
 )
-@click.option("--file", "path", default=DEFAULT_PATH, show_default=True, help="File to read.")
+@click.option(
+    "--file", "path", default=DEFAULT_PATH, show_default=True, metavar="FILE", help="File to read."
+)
 @click.option("--show", "what", flag_value="show", default=True, help="Settings with their source.")
 @click.option("--example", "what", flag_value="example", help="A complete file with the defaults.")
-@click.option("--markdown", "what", flag_value="markdown", help="docs/configuration.md.")
+@click.option(
+    "--markdown",
+    "what",
+    flag_value="markdown",
+    help="Every setting, as Markdown (docs/configuration.md).",
+)
 @click.pass_obj
 def config(invocation: Invocation, path: str, what: str) -> None:
     """Check the daemon's configuration file and show every setting with its source.
 
     A missing file at the default path means the defaults: the daemon observes and changes nothing.
     """
+    if what != "show":
+        text_only(invocation.output, f"config --{what} prints a text")
     if what == "example":
         click.echo(example(), nl=False)
         return

@@ -38,7 +38,7 @@ def diagnose(
     everything: bool,
     fail_on: str,
 ) -> int:
-    """Judges pasted text, with no agent on the machine it came from.
+    """Judge pasted text, with no agent on the machine it came from.
 
     Understands nvidia-smi topo -m, rocm-smi --showtopo, lscpu, numactl -H, lspci -vv, NCCL topology
     XML, dmesg and journal, /proc/cmdline, kernel files as `path: value` lines or under their own

@@ -13,11 +13,11 @@ STYLE = {1: "bold red", 2: "red", 3: "red", 4: "yellow", 5: "yellow"}
     epilog="\b\nExamples:  nodeagentctl diff before.capture after.capture\n"
     "           nodeagentctl diff good-node.capture -      (- is this machine, now)"
 )
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
 @click.pass_obj
 def diff(invocation: Invocation, a: str, b: str) -> int:
-    """Shows what differs between A and B, what matters most first.
+    """Show what differs between A and B, what matters most first.
 
     Each is a capture, an archive, a directory, or - for this machine. Values that change by
     themselves (free memory, interrupt counts) are left out.

@@ -33,19 +33,20 @@ def _emit(checks: list[dict[str, str]]) -> None:
     "           nodeagentctl explain            (lists every check)"
 )
 @click.argument("check_id", metavar="[ID]", required=False, shell_complete=_complete)
-@click.option("--markdown", is_flag=True, help="docs/checks.md: every page.")
+@click.option("--markdown", is_flag=True, help="Every page at once, as Markdown (docs/checks.md).")
 @click.pass_obj
 def explain(invocation: Invocation, check_id: str | None, markdown: bool) -> None:
-    """Tells what a check means, why it matters, how to prove it by hand and how to mend it."""
+    """Tell what a check means, why it matters, how to prove it by hand and how to mend it."""
     import difflib
 
     from nodeagent.check.judge import BY_ID, CHECKS
     from nodeagent.check.page import markdown as document
     from nodeagent.check.page import sections
-    from nodeagent.cli.output import console
+    from nodeagent.cli.output import console, text_only
     from nodeagent.errors import UsageError
 
     if markdown:
+        text_only(invocation.output, "explain --markdown prints a document")
         click.echo(document(CHECKS), nl=False)
         return
     if check_id is None:

@@ -14,30 +14,35 @@ from nodeagent.cli.ring import RING_SOCKET, ring_socket_of
 if TYPE_CHECKING:
     from nodeagent.model.feed import FeedStatus, ReaderStatus, RingStatus
 
-_FORMATS = click.Choice(["auto", "pcap", "pcapng", "binaryfile", "soupbintcp"])
+_WRITTEN = click.Choice(["pcap", "pcapng", "binaryfile", "soupbintcp"])
+_FORMATS = click.Choice(["auto", *_WRITTEN.choices])
 
 
-@click.group()
+@click.group(epilog="\b\nExample:  nodeagentctl feed status")
 def feed() -> None:
     """Market-data feeds: status, replay, synthetic captures."""
 
 
 @feed.command(
     epilog="\b\nExample:  nodeagentctl feed status\n"
-    "Loss is in messages, each counted at one stage: - is not knowable here.\n"
-    "Exit 0; 3 when nobody serves ring.sock."
+    "Units:    loss in messages, each counted at one stage; - is not knowable here\n"
+    "\b\nExit codes: 0 shown, 3 when nobody serves ring.sock",
+    short_help="Feeds, loss by stage, rings, readers.",
 )
-@click.option("--ring-socket", metavar="PATH", help=f"ring.sock.  [default: {RING_SOCKET}]")
+@click.option(
+    "--ring-socket", metavar="PATH", help=f"The daemon's ring.sock.  [default: {RING_SOCKET}]"
+)
 @click.option(
     "--interval",
     type=click.FloatRange(0, 60),
     default=0.5,
     show_default=True,
-    help="Seconds over which the rate is measured; 0: no rate.",
+    metavar="SECONDS",
+    help="Over which the rate is measured; 0: no rate.",
 )
 @click.pass_obj
 def status(invocation: Invocation, ring_socket: str | None, interval: float) -> None:
-    """Feeds, their loss by stage, their rings, and how far each reader is behind."""
+    """Show feeds, their loss by stage, their rings, and how far each reader is behind."""
     from nodeagent.client.stat import stat
 
     path = ring_socket_of(invocation, ring_socket)
@@ -93,7 +98,7 @@ def _print_status(
         click.echo(f"  lost       {lost}")
         if f.wire_to_ring_ns:
             spread = ", ".join(f"{name} {ns / 1000:,.1f}" for name, ns in f.wire_to_ring_ns)
-            click.echo(f"  wire->ring {spread} us")
+            click.echo(f"  wire->ring {spread} µs")
         for ring in rings:
             if ring.feed == f.feed:
                 _print_ring(ring)
@@ -120,7 +125,7 @@ def _reader(r: ReaderStatus) -> str:
     ages = ", ".join(f"{name} {ns / 1000:,.1f}" for name, ns in r.data_age_quantiles_ns)
     return (
         f"{r.name} (pid {r.pid}, {r.mode}): {r.records:,} read, {r.lost:,} lost, "
-        f"{r.lag_records:,} behind, data age {r.data_age_ns / 1000:,.1f} us"
+        f"{r.lag_records:,} behind, data age {r.data_age_ns / 1000:,.1f} µs"
         + (f" ({ages})" if ages else "")
         + ("" if r.alive else ", dead")
     )
@@ -129,23 +134,72 @@ def _reader(r: ReaderStatus) -> str:
 @feed.command(
     epilog="\b\nExample:  nodeagentctl feed replay day.pcap --group 239.192.0.1 --port 26400 \\\n"
     "            --interface lo --rate 500000 --loop\n"
-    "Units:    --rate in messages a second"
+    "Units:    --rate in messages a second",
+    short_help="Send a recorded file as MoldUDP64 multicast.",
 )
 @click.argument("file", metavar="FILE")
 @click.option("--group", required=True, metavar="ADDRESS", help="Destination group of line A.")
-@click.option("--port", required=True, type=click.IntRange(1, 65535), help="UDP port of line A.")
+@click.option(
+    "--port",
+    required=True,
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="UDP port of line A.",
+)
 @click.option("--interface", metavar="NAME", help="Send by this interface; lo stays on this host.")
 @click.option("--group-b", metavar="ADDRESS", help="Send everything on a line B as well.")
-@click.option("--port-b", type=click.IntRange(1, 65535), help="UDP port of line B.")
-@click.option("--rate", type=click.IntRange(0), default=0, help="Messages a second; 0: unpaced.")
-@click.option("--count", type=click.IntRange(0), default=0, help="Messages in all.")
-@click.option("--loops", type=click.IntRange(0), default=1, help="Times through; 0: until stopped.")
+@click.option("--port-b", type=click.IntRange(1, 65535), metavar="PORT", help="UDP port of line B.")
+@click.option(
+    "--rate", type=click.IntRange(0), default=0, metavar="N", help="Messages a second; 0: unpaced."
+)
+@click.option(
+    "--count",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="End after N messages; 0: by --loops.",
+)
+@click.option(
+    "--loops",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Times through; 0: until stopped.",
+)
 @click.option("--loop", is_flag=True, help="Go round until stopped, or until --count.")
-@click.option("--per-packet", type=click.IntRange(0, 600), default=0, help="Messages a packet.")
-@click.option("--format", "format_", type=_FORMATS, default="auto", show_default=True)
-@click.option("--drop-a", type=click.IntRange(0), default=0, help="Withhold each n'th packet of A.")
-@click.option("--drop-b", type=click.IntRange(0), default=0, help="Withhold each n'th packet of B.")
-@click.option("--ttl", type=click.IntRange(0, 255), default=1, show_default=True)
+@click.option(
+    "--per-packet",
+    type=click.IntRange(0, 600),
+    default=0,
+    metavar="N",
+    help="Messages a packet; 0: as recorded.",
+)
+@click.option(
+    "--format", "format_", type=_FORMATS, default="auto", show_default=True, help="Of FILE."
+)
+@click.option(
+    "--drop-a",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Withhold each N'th packet of A; 0: none.",
+)
+@click.option(
+    "--drop-b",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Withhold each N'th packet of B; 0: none.",
+)
+@click.option(
+    "--ttl",
+    type=click.IntRange(0, 255),
+    default=1,
+    show_default=True,
+    metavar="HOPS",
+    help="0: this host only; 1: this network only.",
+)
 @click.pass_obj
 def replay(
     invocation: Invocation,
@@ -199,15 +253,53 @@ def replay(
 
 @feed.command(
     epilog="\b\nExample:  nodeagentctl feed synth day.pcap --messages 200000 --symbols 32\n"
-    "The same arguments give the same bytes everywhere."
+    "The same arguments give the same bytes everywhere.",
+    short_help="Write a capture of a synthetic ITCH 5.0 day.",
 )
 @click.argument("file", metavar="FILE")
-@click.option("--messages", type=click.IntRange(1), default=100_000, show_default=True)
-@click.option("--symbols", type=click.IntRange(1, 10_000), default=16, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
-@click.option("--format", "format_", type=_FORMATS, default="pcap", show_default=True)
-@click.option("--most", type=click.IntRange(1, 600), default=12, help="Messages a packet, at most.")
-@click.option("--lines", type=click.IntRange(1, 2), default=1, help="2: each packet on A and B.")
+@click.option(
+    "--messages",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    metavar="N",
+    help="Messages in all.",
+)
+@click.option(
+    "--symbols",
+    type=click.IntRange(1, 10_000),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Traded symbols.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Another seed, another day.",
+)
+@click.option(
+    "--format", "format_", type=_WRITTEN, default="pcap", show_default=True, help="Of FILE."
+)
+@click.option(
+    "--most",
+    type=click.IntRange(1, 600),
+    default=12,
+    show_default=True,
+    metavar="N",
+    help="Messages a packet, at most.",
+)
+@click.option(
+    "--lines",
+    type=click.IntRange(1, 2),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="2: each packet on A and B.",
+)
 @click.pass_obj
 def synth(
     invocation: Invocation,

@@ -46,7 +46,7 @@ def _address() -> str:
 @fleet.command(epilog="\b\nExample:  nodeagentctl -o json fleet nodes")
 @click.pass_obj
 def nodes(invocation: Invocation) -> None:
-    """A line for each node: verdict, findings, placements, link."""
+    """Show a line for each node: verdict, findings, placements, link."""
     from nodeagent.cli.output import emit_json, note
     from nodeagent.rpc.client import FleetClient
 
@@ -68,7 +68,7 @@ def nodes(invocation: Invocation) -> None:
 @click.argument("name")
 @click.pass_obj
 def node(invocation: Invocation, name: str) -> None:
-    """One node's last status. NAME: host name, UUID, or the beginning of a UUID."""
+    """Show one node's last status. NAME: host name, UUID, or the beginning of a UUID."""
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.render.status import plain, print_status, status_json
     from nodeagent.rpc.client import FleetClient
@@ -95,7 +95,8 @@ def node(invocation: Invocation, name: str) -> None:
 
 @fleet.command(
     epilog="\b\nExamples:  nodeagentctl fleet events\n"
-    "           nodeagentctl fleet events --node gpu-17 --limit 200"
+    "           nodeagentctl fleet events --node gpu-17 --limit 200",
+    short_help="What happened, oldest first.",
 )
 @click.option("--node", "name", metavar="NAME", default="", help="Of one node only.")
 @click.option("--after", metavar="ID", type=click.IntRange(min=0), default=0, help="After that id.")
@@ -104,11 +105,12 @@ def node(invocation: Invocation, name: str) -> None:
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
+    metavar="N",
     help="The newest so many.",
 )
 @click.pass_obj
 def events(invocation: Invocation, name: str, after: int, limit: int) -> None:
-    """What happened, oldest first, in the order the controller stored it."""
+    """Show what happened, oldest first, in the order the controller stored it."""
     from nodeagent.cli.output import console, emit_json
     from nodeagent.rpc.client import FleetClient
 
@@ -133,7 +135,7 @@ def events(invocation: Invocation, name: str, after: int, limit: int) -> None:
 )
 @click.pass_obj
 def watch(invocation: Invocation, name: str, after: int | None) -> None:
-    """Events as the controller stores them, until Ctrl-C."""
+    """Show events as the controller stores them, until Ctrl-C."""
     from nodeagent.rpc.client import FleetClient
 
     check_stream(invocation, "fleet watch")

@@ -23,18 +23,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("nodeagent.cli.explain:explain", "What a check means, and how to mend it."),
     "capture": ("nodeagent.cli.capture:capture", "The machine as one redacted text file."),
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
-    "ring": ("nodeagent.cli.ring:ring", "The rings: segments, readers, records as they come."),
     "place": ("nodeagent.cli.place:place", "Where workloads belong: plan, apply, status, release."),
     "undo": ("nodeagent.cli.place:undo", "Put back every change nodeagent made to this host."),
     "exec": ("nodeagent.cli.exec:exec_command", "Start a program on its CPUs and memory nodes."),
+    "probe": ("nodeagent.cli.probe:probe", "Latency jitter, measured with eBPF."),
     "feed": ("nodeagent.cli.feed:feed", "Market-data feeds: status, replay, synthetic captures."),
-    "run": ("nodeagent.cli.run:run", "The main job in the foreground, on this machine."),
-    "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
+    "ring": ("nodeagent.cli.ring:ring", "The rings: segments, readers, records as they come."),
     "status": ("nodeagent.cli.status:status", "One screen of what the daemon knows."),
     "events": ("nodeagent.cli.status:events", "What happened on this node."),
     "fleet": ("nodeagent.cli.fleet:fleet", "All nodes, as their controller knows them."),
+    "run": ("nodeagent.cli.run:run", "The main job in the foreground, on this machine."),
+    "config": ("nodeagent.cli.config:config", "The daemon's settings, each with its source."),
     "completion": ("nodeagent.cli.completion:completion", "Shell completion for bash, zsh, fish."),
-    "probe": ("nodeagent.cli.probe:probe", "Latency jitter, measured with eBPF."),
 }
 """Every command, its home, and the line that `nodeagentctl --help` shows for it."""
 
@@ -87,8 +87,11 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     commands_at=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="\b\nExample:     nodeagentctl topology check\n"
-    "Exit codes:  0 OK, 1 WARN, 2 FAIL, 3 UNKNOWN; 64 wrong usage, 70 our own fault",
+    epilog="\b\nExamples:  nodeagentctl topology check\n"
+    "           nodeagentctl -o json --host node.capture topology show\n"
+    "\b\nExit codes: 0 OK or done, 1 WARN or partly refused, 2 FAIL or neither as planned nor as\n"
+    "            before, 3 UNKNOWN or nothing could be read or tried; 64 wrong usage, 70 our own\n"
+    "            fault",
 )
 @click.option(
     "--host", metavar="PATH", help="Read a recorded machine (directory, archive or capture)."
@@ -101,7 +104,12 @@ class LazyGroup(click.Group):
     show_default=True,
     help="jsonl: one object a line, for what streams.",
 )
-@click.option("--socket", metavar="PATH", help="The daemon's api.sock.")
+@click.option(
+    "--socket",
+    metavar="PATH",
+    help="The daemon's api.sock; its other sockets stand beside it.  [default: "
+    "/run/nodeagent/api.sock]",
+)
 @click.version_option(package_name="nodeagent")
 @click.pass_context
 def cli(ctx: click.Context, host: str | None, output: str, socket: str | None) -> None:
@@ -117,6 +125,21 @@ def fail(message: str, remedy: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _usage_remedy(error: click.ClickException) -> str:
+    """Where to read on; for a global option after the command, where it belongs."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    where = ctx.command_path if ctx else "nodeagentctl"
+    if isinstance(error, click.NoSuchOption) and error.option_name in _GLOBAL:
+        rest = where.removeprefix("nodeagentctl").strip()
+        value = _GLOBAL[error.option_name]
+        return f"it goes before the command: nodeagentctl {error.option_name} {value} {rest}"
+    return f"{where} --help"
+
+
+_GLOBAL = {"-o": "json", "--output": "json", "--host": "PATH", "--socket": "PATH"}
+"""Options of `nodeagentctl` itself, each with a value for an example."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `nodeagentctl`."""
     try:
@@ -130,8 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         click.echo(error.format_message(), err=True)
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
-        fail(error.format_message(), f"{where or 'nodeagentctl'} --help", EXIT_USAGE)
+        fail(error.format_message(), _usage_remedy(error), EXIT_USAGE)
     except click.exceptions.Abort:
         sys.exit(130)
     except BrokenPipeError:

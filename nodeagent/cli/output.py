@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from nodeagent.errors import NodeagentError
+from nodeagent.errors import NodeagentError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,12 @@ def emit_json(schema: str, body: Mapping[str, object]) -> None:
     line = msgspec.json.encode({"schema": f"nodeagent.{schema}/v1", **body})
     sys.stdout.write(line.decode() + "\n")
     sys.stdout.flush()
+
+
+def text_only(output: str, what: str) -> None:
+    """For what is a text by itself, such as a shell script. Raises UsageError for -o json."""
+    if output != "table":
+        raise UsageError(f"{what}, and -o {output} asks for JSON", "leave -o out")
 
 
 def note(message: str) -> None:

@@ -70,7 +70,8 @@ def _plan(
     epilog="\b\nExamples:  nodeagentctl place plan --workloads examples/workloads.toml\n"
     "           nodeagentctl --host machine.tar.xz place plan --workloads w.toml\n"
     "\b\nExit codes: 0 planned; 1 with --detailed-exitcode when something would change or is "
-    "refused"
+    "refused",
+    short_help="What would change, and why; changes nothing.",
 )
 @_workloads
 @_housekeeping
@@ -84,7 +85,7 @@ def plan(
     by: str | None,
     detailed_exitcode: bool,
 ) -> int:
-    """What would be changed, why, and what cannot be placed. Changes nothing.
+    """Show what would be changed, why, and what cannot be placed; change nothing.
 
     ~ will change, = is in place, ? has no process now, ! is refused.
     """
@@ -111,6 +112,7 @@ def _show(invocation: Invocation, planned: Planned) -> None:
 
 @place.command(
     epilog="\b\nExample:  nodeagentctl place apply --yes\n" + _ACT_CODES,
+    short_help="Plan, then pin.",
 )
 @_workloads
 @_housekeeping
@@ -126,7 +128,7 @@ def apply(
     yes: bool,
     override_freeze: str,
 ) -> int:
-    """Plans, then pins, through the actor: each change has its undo on the disk first.
+    """Plan, then pin, through the actor: each change has its undo on the disk first.
 
     Needs root or group nodeagent-admin, and an actor whose --allow has the class.
     """
@@ -213,13 +215,14 @@ def _exit_code(outcomes: Sequence[Outcome], *, refused: bool = False) -> int:
 
 @place.command(
     epilog="\b\nExample:  nodeagentctl place status\n"
-    "\b\nExit codes: 0 shown, 3 when nothing could be read"
+    "\b\nExit codes: 0 shown, 3 when nothing could be read",
+    short_help="Wanted, actual and former CPUs of each process.",
 )
 @_workloads
 @_housekeeping
 @click.pass_obj
 def status(invocation: Invocation, file: str | None, housekeeping: str | None) -> None:
-    """Wanted, actual and former CPUs of each process; since when, and by whom."""
+    """Show wanted, actual and former CPUs of each process; since when, and by whom."""
     import dataclasses
 
     from nodeagent.cli.output import console, emit_json
@@ -274,7 +277,10 @@ def _journal(invocation: Invocation) -> tuple[tuple[JournalEntry, ...] | None, s
     return None, reason
 
 
-@place.command(epilog="\b\nExample:  nodeagentctl place release vwap\n" + _ACT_CODES)
+@place.command(
+    epilog="\b\nExample:  nodeagentctl place release vwap\n" + _ACT_CODES,
+    short_help="Put a workload, or all, back where it was.",
+)
 @click.argument("workload", required=False)
 @_override
 @click.pass_obj

@@ -31,7 +31,7 @@ EXIT_NOTHING = 3
 MIN_INTERVAL_S = 0.1
 
 
-@click.group()
+@click.group(epilog="\b\nExample:  nodeagentctl probe jitter live --comm vllm --for 30")
 def probe() -> None:
     """Latency jitter, measured with eBPF."""
 
@@ -45,13 +45,16 @@ def live_only(invocation: Invocation) -> None:
         )
 
 
-@probe.command(epilog="\b\nExample:  nodeagentctl probe capabilities")
+@probe.command(
+    epilog="\b\nExample:  nodeagentctl probe capabilities\n"
+    "\b\nExit codes: 0 some work, 3 nothing works"
+)
 @click.pass_obj
 def capabilities(invocation: Invocation) -> int:
     """Try each kind of eBPF program once and show which work.
 
     By trial, never by configuration or version. Attaching interrupts every CPU for a moment, so it
-    is left out while CPUs are isolated. Exits 3 if nothing works.
+    is left out while CPUs are isolated.
     """
     live_only(invocation)
     isolated = serve.isolated_cpus()
@@ -80,7 +83,10 @@ def capabilities(invocation: Invocation) -> int:
     return 0 if any(kind.works for kind in kinds) else EXIT_NOTHING
 
 
-@probe.group()
+@probe.group(
+    epilog="\b\nExample:  nodeagentctl probe jitter live --comm vllm --for 30",
+    short_help="Run-queue latency: how long threads wait for a CPU.",
+)
 def jitter() -> None:
     """Run-queue latency: how long threads that could run had to wait for a CPU."""
 
@@ -127,26 +133,41 @@ class Target:
 
 @jitter.command(
     epilog="\b\nExample:  nodeagentctl probe jitter live --comm vllm --for 30\n"
-    "          nodeagentctl -o jsonl probe jitter live --pid 4711 --cpus 4-7"
+    "          nodeagentctl -o jsonl probe jitter live --pid 4711 --cpus 4-7",
+    short_help="p50, p99 and longest wait, as they come.",
 )
-@click.option("--pid", "pids", type=int, multiple=True, help="A process, all its threads.")
-@click.option("--comm", "names", multiple=True, help="Processes of this name, now and later.")
-@click.option("--workload", "workloads", multiple=True, help="A workload the daemon placed.")
+@click.option(
+    "--pid", "pids", type=int, multiple=True, metavar="PID", help="A process, all its threads."
+)
+@click.option(
+    "--comm", "names", multiple=True, metavar="NAME", help="Processes of this name, now and later."
+)
+@click.option(
+    "--workload", "workloads", multiple=True, metavar="NAME", help="A workload the daemon placed."
+)
 @click.option("--cpus", default="", metavar="LIST", help="Every task on these CPUs.")
-@click.option("--for", "seconds", type=click.FloatRange(min=0), help="Seconds; default: Ctrl-C.")
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="End by itself; without: Ctrl-C.",
+)
 @click.option(
     "--every",
     type=click.FloatRange(min=MIN_INTERVAL_S),
     default=1.0,
     show_default=True,
-    help="Seconds between two readings.",
+    metavar="SECONDS",
+    help="Between two readings.",
 )
 @click.option(
     "--isolated",
     type=click.Choice(serve.MODES),
     default="off",
     show_default=True,
-    help="May programs be attached while CPUs are isolated; full: measured there too.",
+    help="While CPUs are isolated: attach nothing; attach, but leave them out; or measure them "
+    "too.",
 )
 @click.pass_obj
 def live(
@@ -305,7 +326,10 @@ def shown(invocation: Invocation) -> Iterator[Show]:
             yield lambda reading, last: screen.update(reading.table(), refresh=True)
 
 
-@probe.command(epilog="\b\nExample:  nodeagentctl probe bcc ./my_probe.py --for 10")
+@probe.command(
+    epilog="\b\nExample:  nodeagentctl probe bcc ./my_probe.py --for 10\n"
+    "\b\nExit codes: those of the script; 0 when it was stopped at the time limit"
+)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1)
 @click.option(
@@ -314,7 +338,8 @@ def shown(invocation: Invocation) -> Iterator[Show]:
     type=click.FloatRange(min=0.1, max=bcc_tool.MAX_SECONDS),
     default=bcc_tool.DEFAULT_SECONDS,
     show_default=True,
-    help="It is stopped after so many seconds.",
+    metavar="SECONDS",
+    help="Stop it then.",
 )
 @click.pass_obj
 def bcc(invocation: Invocation, file: str, arguments: tuple[str, ...], seconds: float) -> int:

@@ -33,25 +33,26 @@ def ring_socket_of(invocation: Invocation, option: str | None) -> str:
     return RING_SOCKET
 
 
-@click.group()
+@click.group(epilog="\b\nExample:  nodeagentctl ring stat")
 def ring() -> None:
     """The shared-memory rings of the feeds: segments, readers, records."""
 
 
 _ring_socket = click.option(
-    "--ring-socket", metavar="PATH", help=f"ring.sock.  [default: {RING_SOCKET}]"
+    "--ring-socket", metavar="PATH", help=f"The daemon's ring.sock.  [default: {RING_SOCKET}]"
 )
 
 
 @ring.command(
     epilog="\b\nExample:  nodeagentctl ring stat\n"
-    "Units:    sizes of ticks rings in records, of frames rings in bytes\n"
-    "Exit 0; 3 when nobody serves ring.sock."
+    "Units:    sizes of ticks rings in records, of frames rings in bytes; data age in µs\n"
+    "\b\nExit codes: 0 shown, 3 when nobody serves ring.sock",
+    short_help="Segments and their readers.",
 )
 @_ring_socket
 @click.pass_obj
 def stat(invocation: Invocation, ring_socket: str | None) -> None:
-    """Each segment (live, or draining after its producer died) and who reads it."""
+    """Show each segment (live, or draining after its producer died) and who reads it."""
     import msgspec
 
     from nodeagent.client.stat import stat as ask
@@ -91,7 +92,7 @@ def _print_ring(r: RingStatus) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("reader", "pid", "uid", "mode"):
         table.add_column(name)
-    for name in ("read", "lost", "behind", "data age us", "p50", "p99", "max"):
+    for name in ("read", "lost", "behind", "data age µs", "p50", "p99", "max"):
         table.add_column(name, justify="right")
     for reader in r.readers:
         table.add_row(*_row(reader), style="red" if reader.lost else None)
@@ -110,12 +111,15 @@ def _row(r: ReaderStatus) -> tuple[str, ...]:
 @ring.command(
     epilog="\b\nExample:  nodeagentctl ring tail itch --symbol AAPL --count 100\n"
     "          nodeagentctl -o jsonl ring tail itch | head\n"
-    "A slow terminal is lapped like any lossy reader: what it missed is counted on stderr."
+    "A slow terminal is lapped like any lossy reader: what it missed is counted on stderr.",
+    short_help="Records as they come.",
 )
-@click.argument("feed")
+@click.argument("feed", metavar="FEED")
 @click.option("--symbol", metavar="S", help="Only this symbol.")
-@click.option("--count", type=click.IntRange(1), help="End after so many records.")
-@click.option("--for", "seconds", type=click.FloatRange(0.1), help="End after so many seconds.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many records.")
+@click.option(
+    "--for", "seconds", type=click.FloatRange(0.1), metavar="SECONDS", help="End by itself."
+)
 @_ring_socket
 @click.pass_obj
 def tail(
@@ -145,12 +149,20 @@ def tail(
         note(f"{shown:,} records shown, {reader.lost:,} lost")
 
 
-@ring.command(epilog='\b\nExample:  cc -I "$(nodeagentctl ring include)" reader.c -o reader')
-def include() -> None:
+@ring.command(
+    epilog='\b\nExample:  cc -I "$(nodeagentctl ring include)" reader.c -o reader',
+    short_help="Folder of the C headers.",
+)
+@click.pass_obj
+def include(invocation: Invocation) -> None:
     """Print the folder of the C headers: readers in C and C++ need no library."""
     import nodeagent.native
 
-    click.echo(str(pathlib.Path(nodeagent.native.__file__).parent / "include"))
+    folder = str(pathlib.Path(nodeagent.native.__file__).parent / "include")
+    if invocation.output != "table":
+        emit_json("ring", {"include": folder})
+        return
+    click.echo(folder)
 
 
 def _batches(reader: Reader, seconds: float | None) -> Iterator[Batch]:

@@ -48,7 +48,7 @@ def screen(output: str) -> Iterator[tuple[Callable[[View], None], bool]]:
 
 
 @click.command(
-    epilog="\b\nExample:     script/run --for 20 -o json\n"
+    epilog="\b\nExample:  script/run --for 20 -o json\n"
     "Ctrl-C stops everything in order and undoes every change to the host; exit 0 then."
 )
 @click.option(

@@ -50,7 +50,7 @@ def check_grpc() -> None:
 @click.option("--watch", is_flag=True, help="Again after each change, until Ctrl-C.")
 @click.pass_obj
 def status(invocation: Invocation, watch: bool) -> None:
-    """One screen: verdict, placements, feed, rings, jitter, controller, our own cost."""
+    """Show one screen: verdict, placements, feed, rings, jitter, controller, our own cost."""
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.render.status import (
         headline,
@@ -93,12 +93,13 @@ def status(invocation: Invocation, watch: bool) -> None:
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
+    metavar="N",
     help="The newest so many.",
 )
 @click.option("--follow", is_flag=True, help="Go on as they happen, until Ctrl-C.")
 @click.pass_obj
 def events(invocation: Invocation, since: int | None, limit: int, follow: bool) -> None:
-    """What happened on this node, oldest first."""
+    """Show what happened on this node, oldest first."""
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.render.status import event_json, event_line, events_screen
 

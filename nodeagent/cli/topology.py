@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from nodeagent.cli.main import Invocation, LazyGroup
-
-if TYPE_CHECKING:
-    pass
 
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help), as COMMANDS in cli/main.py
@@ -35,7 +30,7 @@ def topology() -> None:
 @click.option("--svg", metavar="FILE", help="Draw it into FILE (- is stdout) instead.")
 @click.pass_obj
 def show(invocation: Invocation, svg: str | None) -> int:
-    """Shows packages, NUMA nodes, L3 groups and the PCIe tree with GPUs, NICs and NVMe drives.
+    """Show packages, NUMA nodes, L3 groups and the PCIe tree with GPUs, NICs and NVMe drives.
 
     Works without root; what could not be read is listed at the end. Exit 3 when nothing could.
     """

@@ -24,16 +24,19 @@ _END = re.compile(r"# end, ([0-9]{1,9}) entries")
 _DIGITS = re.compile(r"([0-9]{1,18})")
 
 
+def written(table: Mapping[str, Entry]) -> list[str]:
+    """The paths that get an entry: all but folders that something below them tells of."""
+    parents = {p.rpartition("/")[0] for p in table}
+    paths = sorted(table, key=_natural)
+    return [p for p in paths if table[p] is not None or p not in parents]
+
+
 def render(table: Mapping[str, Entry]) -> str:
     """The capture's text; order is by path, numbers as numbers, so that two captures diff."""
     lines = [MAGIC]
-    parents = {p.rpartition("/")[0] for p in table}
-    count = 0
-    for path in sorted(table, key=_natural):
+    paths = written(table)
+    for path in paths:
         entry = table[path]
-        if entry is None and path in parents:
-            continue
-        count += 1
         name = "/" + _encode(path)
         if entry is None:
             lines.append(f"{name}/")
@@ -43,7 +46,7 @@ def render(table: Mapping[str, Entry]) -> str:
             lines.append(f"{name} ! {_visible(entry.reason)}")
         else:
             lines += _file(name, entry)
-    lines.append(f"# end, {count} entries")
+    lines.append(f"# end, {len(paths)} entries")
     return "\n".join(lines) + "\n"
 
 

@@ -191,7 +191,7 @@ class ControllerSettings:
         setting(
             "Controller to report to; empty: none. The daemon dials out and opens no TCP port.",
             "HOST:PORT",
-            example='"controller.example:7600"',
+            example='"controller.example:7440"',
         ),
     ] = ""
 

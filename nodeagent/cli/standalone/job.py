@@ -88,7 +88,8 @@ class Job:
     _load: Child | None = None
     _client: NodeClient | None = None
     _meter: CostMeter | None = None
-    _last: tuple[float, int] = (0.0, 0)
+    _last: tuple[int, int] = (0, 0)
+    """Time (ns) and message count of the newest status that told a rate."""
     _rate: float = 0.0
     _next_status: float = 0.0
 
@@ -259,9 +260,11 @@ class Job:
         if self.status.feeds:
             messages = self.status.feeds[0].messages
             then, before = self._last
-            if then and now > then:
-                self._rate = max(0.0, (messages - before) / (now - then))
-            self._last = (now, messages)
+            at = self.status.at_ns
+            # The daemon counts once a turn: asked twice between two turns, it says the same again.
+            if then and at > then:
+                self._rate = max(0.0, (messages - before) / (at - then) * 1e9)
+            self._last = (at, messages)
         if self._load is not None:
             self._read_vector(self._load)
         cost = self._meter.read() if self._meter is not None and self.options.live else None

@@ -194,11 +194,11 @@ def jitter(status: NodeStatus) -> RenderableType:
     total = sum((d.runq for d in status.probe.delays), Histogram(counts=()))
     rows = powers_of_two(total)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for justify in ("right", "left", "right"):
+        table.add_column(justify=justify)
     top = max((n for _, n in rows), default=0)
     for label, n in rows:
-        table.add_row(
-            Text(f"{label} µs", justify="right"), Text(bar(n / top), style="cyan"), count(n)
-        )
+        table.add_row(f"{label} µs", Text(bar(n / top), style="cyan"), count(n))
     tail = Text(
         f"{count(total.samples)} samples   p50 {micros(total.quantile(0.5))} µs   "
         f"p99 {micros(total.quantile(0.99))} µs   max {micros(total.maximum)} µs"
@@ -216,7 +216,7 @@ def footer(view: View) -> RenderableType:
         recall = "-" if v.recall is None else f"{v.recall:.3f}"
         text.append("Vector   ", style="bold")
         text.append(
-            f"{v.rate_per_s:.0f} queries/s   p50 {v.p50_us:.0f} µs   p99 {v.p99_us:.0f} µs   "
+            f"{v.rate_per_s:.0f} queries/s   p50 {v.p50_us:,.0f} µs   p99 {v.p99_us:,.0f} µs   "
             f"recall {recall}\n"
         )
     if view.status is not None:
