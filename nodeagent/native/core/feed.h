@@ -54,10 +54,11 @@ struct na_sink {
 	struct na_memory *memory;
 };
 
-static inline void na_sink_push(struct na_sink *s, const struct na_tick *t)
+/* ring: s->ticks, in a register of the caller's. */
+static inline void na_sink_push(struct na_sink *s, struct na_ring *ring, const struct na_tick *t)
 {
-	if (NA_LIKELY(s->ticks != NULL)) {
-		na_ring_push(s->ticks, t);
+	if (NA_LIKELY(ring != NULL)) {
+		na_ring_push(ring, t);
 		return;
 	}
 	struct na_memory *m = s->memory;

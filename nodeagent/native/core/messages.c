@@ -57,6 +57,6 @@ void na_messages_note(struct na_messages *ms, uint8_t kind, uint64_t ref, uint64
 	t.ref = ref;
 	t.aux = aux;
 	t.kind = kind;
-	na_sink_push(ms->sink, &t);
+	na_sink_push(ms->sink, ms->sink->ticks, &t);
 	na_sink_commit(ms->sink);
 }

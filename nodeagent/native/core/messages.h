@@ -15,6 +15,8 @@ na_messages_blocks_with(struct na_messages *ms, const uint8_t **at, const uint8_
 			const struct na_packet *packet, int *bad, na_decode_fn decode)
 {
 	const uint8_t *p = *at;
+	/* Loaded once: to the compiler, each store into a slot could have changed them. */
+	struct na_ring *const ring = ms->sink->ticks;
 	uint64_t frame = UINT64_MAX, rx_ns = packet->rx_ns;
 	uint32_t done = 0, good = 0, last = packet->data ? n : 0;
 
@@ -49,7 +51,7 @@ na_messages_blocks_with(struct na_messages *ms, const uint8_t **at, const uint8_
 					w[W_REST] |= (uint64_t)NA_TICK_AUX_FRAME << W_FLAGS_SHIFT;
 				}
 			}
-			na_sink_push(ms->sink, (const struct na_tick *)(const void *)w);
+			na_sink_push(ms->sink, ring, (const struct na_tick *)(const void *)w);
 			good++;
 		} else {
 			ms->counts->bad[-1 - code]++;
