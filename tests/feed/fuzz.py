@@ -41,7 +41,8 @@ def build(target: str, folder: pathlib.Path) -> pathlib.Path:
         raise NoClangError("clang is not installed")
     out = folder / f"fuzz_{target}"
     words = [clang, "-g", "-O1", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror",
-             "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined",
+             "-DNA_CAPTURE_BUFFER=68000u", "-DNA_CAPTURE_SNAP=8192u",
+        "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined",
              "-o", str(out), str(CORE / "tests" / f"fuzz_{target}.c"),
              *(str(CORE / s) for s in SOURCES)]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True)

@@ -43,7 +43,7 @@ static int append(struct na_replay *r, const uint8_t *p, uint64_t n, uint32_t me
 	if (r->bytes + n > NA_REPLAY_MAX_BYTES)
 		return -EFBIG;
 	if (r->bytes + n > r->room) {
-		uint64_t room = (r->room + n) * 2 + 65536;
+		uint64_t room = (r->room + n) * 2 + 4096;
 		uint8_t *more = realloc(r->blocks, room);
 
 		if (!more)
@@ -52,7 +52,7 @@ static int append(struct na_replay *r, const uint8_t *p, uint64_t n, uint32_t me
 		r->room = room;
 	}
 	if (r->packet_count == r->packet_room) {
-		uint64_t room = r->packet_room * 2 + 1024;
+		uint64_t room = r->packet_room * 2 + 64;
 		struct packet *more = realloc(r->packets, room * sizeof(*more));
 
 		if (!more)

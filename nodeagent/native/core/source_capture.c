@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+_Static_assert(NA_CAPTURE_BUFFER >= NA_CAPTURE_SNAP + 4096 + 16, "a packet's block fits");
+_Static_assert(NA_CAPTURE_BUFFER >= 2 + 65535, "a length-framed record fits");
+
 enum {
 	LINK_NULL = 0, LINK_ETHERNET = 1, LINK_RAW = 101, LINK_LOOP = 108, LINK_SLL = 113, LINK_IPV4 = 228,
 	LINK_IPV6 = 229, LINK_SLL2 = 276,

@@ -4,8 +4,10 @@
 #define NODEAGENT_SOURCE_CAPTURE_H
 #include "feed.h"
 
+#ifndef NA_CAPTURE_BUFFER /* the fuzzers take a small one: more refills, less to clear */
 #define NA_CAPTURE_BUFFER (1u << 20)
-#define NA_CAPTURE_SNAP 262144u  /* libpcap's largest snap length for Ethernet */
+#define NA_CAPTURE_SNAP 262144u /* libpcap's largest snap length for Ethernet */
+#endif
 #define NA_CAPTURE_INTERFACES 64 /* of one pcapng section */
 #define NA_CAPTURE_BLOCKS 256   /* length-framed messages handed on at once */
 
