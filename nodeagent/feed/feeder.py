@@ -1,9 +1,4 @@
-"""nodeagent-feeder: one feed from its source into its ring, in one process.
-
-The main thread keeps the conversation with the daemon, answers signals and says what happens; the
-data thread is one C call (core/feeder_run.c). The process needs no daemon: it publishes from its
-first packet on, offers its rings whenever a daemon is there, and outlives it.
-"""
+"""nodeagent-feeder: one feed from its source into its ring, in one process (feed/process.py)."""
 
 from __future__ import annotations
 
@@ -12,25 +7,13 @@ import os
 # Before numpy comes in: its BLAS would start a thread for each CPU, to multiply nothing.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import contextlib
-import json
-import pathlib
-import signal
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from types import FrameType
 
 import click
 
 from nodeagent.errors import NodeagentError, ParseError, UsageError
-from nodeagent.feed.offer import Offer, claim
 from nodeagent.feed.plan import (
-    BETTER,
     DEFAULT_SOCKET,
-    FRAMES_BYTES,
-    RING_CAPACITY,
     FeederPlan,
     Source,
     choose,
@@ -38,231 +21,12 @@ from nodeagent.feed.plan import (
     lines_of,
     refuse_unbuilt,
 )
+from nodeagent.feed.process import Feeder
 from nodeagent.feed.replay import line_pair
-from nodeagent.feed.stats import StatsPage
+from nodeagent.feed.say import Say
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.native.feed import Counts, Feed, Format, Line, Options
-from nodeagent.native.ring import Producer, RingKind, Segment
-
-POLL_S = 0.1
-
-
-def note_of(plan: FeederPlan, feed: Feed) -> str:
-    """Which back-end was got and why, in words; at most 223 bytes."""
-    if plan.source is Source.CAPTURE:
-        return f"recorded: {plan.file}"
-    infos = feed.sockets
-    size = min(i.receive_bytes for i in infos) >> 20
-    words = f"recvmmsg, {len(infos)} line{'s' * (len(infos) > 1)}, receive buffer {size} MiB"
-    if size < plan.options.receive_bytes >> 20:
-        words += " (less than asked: CAP_NET_ADMIN or net.core.rmem_max)"
-    if not all(i.drops_known for i in infos):
-        words += ", kernel drops not known"
-    return f"{words}. {BETTER}"
-
-
-class Feeder:
-    """A feed with its rings and its thread. `run()` once, from the main thread."""
-
-    def __init__(self, plan: FeederPlan, say: Say) -> None:
-        self.plan = plan
-        self._say = say
-        self._stop = threading.Event()
-        self._error: NodeagentError | None = None
-        self.ended = False
-
-    def run(self) -> None:
-        """Receives until SIGTERM, Ctrl-C or the end of the capture. Raises NodeagentError."""
-        plan = self.plan
-        if plan.housekeeping:
-            for task in pathlib.Path("/proc/self/task").iterdir():
-                os.sched_setaffinity(int(task.name), plan.housekeeping.ids)
-        dead = claim(plan.socket, plan.name)
-        with contextlib.ExitStack() as stack:
-            ticks = stack.enter_context(self._ring(RingKind.TICKS, plan.ring_capacity, dead))
-            rings = {RingKind.TICKS: ticks}
-            if plan.frames_bytes:
-                rings[RingKind.FRAMES] = stack.enter_context(
-                    self._ring(RingKind.FRAMES, plan.frames_bytes, dead)
-                )
-            dead.clear()
-            stats = StatsPage.create(plan.name, plan.source.value)
-            stack.callback(stats.close)
-            # Last: from here on packets queue up in the socket.
-            feed = stack.enter_context(self._feed(rings, stats))
-            stats.describe(plan.source.value, note_of(plan, feed))
-            stats.pointer.kernel_known = all(i.drops_known for i in feed.sockets)
-            offer = Offer(plan.socket, plan.name, rings, stats.fd)
-            stack.callback(offer.close)
-            with self._signals(feed):
-                self._serve(feed, offer, rings)
-            self._say.ended(plan, feed.counts(), feed.dropped_packets(), ticks.position)
-        if self._error is not None:
-            raise self._error
-
-    def _ring(self, kind: RingKind, capacity: int, dead: dict[RingKind, Segment]) -> Producer:
-        return Producer(
-            self.plan.name,
-            kind=kind,
-            capacity=capacity,
-            node=self.plan.node,
-            hugetlb=self.plan.hugetlb,
-            dead=dead.get(kind),
-        )
-
-    def _feed(self, rings: dict[RingKind, Producer], stats: StatsPage) -> Feed:
-        return Feed(
-            lines=self.plan.lines,
-            file=self.plan.file,
-            format=self.plan.format,
-            options=self.plan.options,
-            ticks=rings[RingKind.TICKS],
-            frames=rings.get(RingKind.FRAMES),
-            stats=stats.pointer,
-        )
-
-    @contextlib.contextmanager
-    def _signals(self, feed: Feed) -> Iterator[None]:
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            self._stop.set()
-            feed.stop()
-
-        before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _serve(self, feed: Feed, offer: Offer, rings: dict[RingKind, Producer]) -> None:
-        while offer.readers < self.plan.wait_readers and not self._stop.is_set():
-            for producer in rings.values():
-                producer.beat(time.monotonic_ns())
-            offer.poll(POLL_S / 2)
-        thread = threading.Thread(target=self._data, args=(feed,), name=f"feed {self.plan.name}")
-        thread.start()
-        try:
-            self._place(thread)
-            self._say.ready(self.plan, feed)
-            self._attend(thread, feed, offer)
-        finally:
-            # Whatever happened here: nothing is taken apart under the data thread's hands.
-            feed.stop()
-            thread.join()
-        offer.poll(0)
-
-    def _attend(self, thread: threading.Thread, feed: Feed, offer: Offer) -> None:
-        offered: bool | None = None
-        while thread.is_alive():
-            offer.poll(POLL_S)
-            if offer.accepted != offered:
-                offered = offer.accepted
-                self._say.offered(self.plan, offered)
-            if offer.refusal is not None:
-                # Another feeder has this feed, or we may not feed: nobody would ever read us.
-                self._error = offer.refusal
-                return
-
-    def _data(self, feed: Feed) -> None:
-        try:
-            self.ended = feed.run()
-        except NodeagentError as error:
-            self._error = error
-
-    def _place(self, thread: threading.Thread) -> None:
-        tid = thread.native_id
-        if tid is None or not thread.is_alive():
-            return
-        with contextlib.suppress(OSError):
-            pathlib.Path(f"/proc/self/task/{tid}/comm").write_text(f"feed-{self.plan.name}"[:15])
-        if self.plan.cpu:
-            os.sched_setaffinity(tid, self.plan.cpu.ids)
-
-
-def losses(counts: Counts, kernel_known: bool) -> dict[str, int | None]:
-    """Messages lost by stage, each once (contract: run/v1, feed.lost)."""
-    return {
-        "nic": None,
-        "kernel": counts.gap_kernel if kernel_known else None,
-        "backend": 0,
-        "decoder": counts.rejected,
-        "wire_gap": counts.gap_wire,
-    }
-
-
-class Say:
-    """What the feeder says: JSON lines on stdout, or sentences on stderr."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._json = as_json
-
-    def _out(self, event: str, sentence: str, **fields: object) -> None:
-        if self._json:
-            line = {"schema": "nodeagent.feed/v1", "event": event, **fields}
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
-        else:
-            click.echo(sentence, err=True)
-
-    def ready(self, plan: FeederPlan, feed: Feed) -> None:
-        """The data thread runs: what is sent from now on is received."""
-        note = note_of(plan, feed)
-        lines = [{"group": x.group, "port": x.port, "interface": x.interface} for x in feed.lines]
-        self._out(
-            "ready",
-            f"feed {plan.name}: receiving {', '.join(map(str, feed.lines)) or plan.file}; {note}",
-            feed=plan.name,
-            source=plan.source.value,
-            lines=lines,
-            note=note,
-            pid=os.getpid(),
-        )
-        if "NOTIFY_SOCKET" in os.environ:
-            from cysystemd.daemon import sd_notify
-
-            sd_notify(f"READY=1\nSTATUS=receiving, {note}")
-
-    def offered(self, plan: FeederPlan, accepted: bool) -> None:
-        """The daemon took the rings, or is away."""
-        where = plan.socket
-        self._out(
-            "offered" if accepted else "alone",
-            f"feed {plan.name}: "
-            + (f"offered on {where}" if accepted else f"nobody serves {where} yet; publishing on"),
-            feed=plan.name,
-            socket=where,
-        )
-
-    def ended(self, plan: FeederPlan, counts: Counts, dropped: int | None, position: int) -> None:
-        """The last figures."""
-        lost = losses(counts, dropped is not None or plan.source is Source.CAPTURE)
-        total = sum(n or 0 for n in lost.values())
-        bad = ", ".join(f"{n:,} {kind}" for kind, n in counts.bad)
-        self._out(
-            "end",
-            f"feed {plan.name}: {counts.published:,} messages of {counts.packets:,} packets, "
-            f"{total:,} lost, {counts.duplicates:,} duplicates" + (f"; bad: {bad}" if bad else ""),
-            feed=plan.name,
-            source=plan.source.value,
-            messages=counts.published,
-            packets=counts.packets,
-            bytes=counts.bytes,
-            duplicates=counts.duplicates,
-            late=counts.late,
-            rejected=counts.rejected,
-            filtered=counts.filtered,
-            span=counts.span,
-            lost=lost,
-            gaps=counts.gaps,
-            kernel_dropped_packets=dropped,
-            first_seq=counts.first_seq,
-            next_seq=counts.next_seq,
-            sessions=counts.sessions,
-            session_ends=counts.session_ends,
-            bad=dict(counts.bad),
-            ring_position=position,
-        )
-
+from nodeagent.model.settings import FeedSettings
+from nodeagent.native.feed import Format, Line, Options
 
 _SOURCES = click.Choice(["auto", "socket", "capture", "packet", "xdp", "dpdk"])
 _FORMATS = click.Choice([f.name.lower() for f in Format])
@@ -286,26 +50,19 @@ _FORMATS = click.Choice([f.name.lower() for f in Format])
 @click.option("--file", metavar="FILE", help='Capture; "-": stdin.')
 @click.option("--format", "format_", type=_FORMATS, default="auto", show_default=True)
 @click.option("--socket", metavar="PATH", help=f"ring.sock.  [default: {DEFAULT_SOCKET}]")
-@click.option("--ring-capacity", type=click.IntRange(1), default=RING_CAPACITY, show_default=True,
-              help="Ticks, of 64 bytes.")  # fmt: skip
-@click.option("--frames-bytes", type=click.IntRange(0), default=FRAMES_BYTES, show_default=True,
-              help="Size of the frames ring; 0: none.")  # fmt: skip
+@click.option("--ring-capacity", type=click.IntRange(1), help="Ticks, of 64 bytes.  [1048576]")
+@click.option("--frames-bytes", type=click.IntRange(0), help="Frames ring; 0: none.  [4194304]")
 @click.option("--node", type=click.IntRange(0), help="NUMA node of the rings' memory.")
 @click.option("--hugetlb", is_flag=True, help="Take the rings from the hugetlb pool.")
-@click.option("--first-seq", type=click.IntRange(0), default=0,
+@click.option("--first-seq", type=click.IntRange(0),
               help="Number a session begins with: what is missing at its head counts.")  # fmt: skip
-@click.option(
-    "--line-wait-ms",
-    type=click.FloatRange(0, 10_000),
-    default=20.0,
-    show_default=True,
-    help="Lines A and B: how long a silent line is waited for.",
-)
+@click.option("--line-wait-ms", type=click.FloatRange(0, 10_000),
+              help="Lines A and B: how long a silent line is waited for.  [20]")  # fmt: skip
 @click.option("--busy", is_flag=True, help="Spin: only on a CPU that is this thread's alone.")
 @click.option("--cpu", metavar="CPUS", help="CPUs of the data thread.")
 @click.option("--housekeeping", metavar="CPUS", help="CPUs of all other threads.")
-@click.option("--receive-bytes", type=click.IntRange(4096), default=64 << 20, show_default=True,
-              help="Receive buffer of a socket.")  # fmt: skip
+@click.option("--receive-bytes", type=click.IntRange(4096),
+              help="Receive buffer of a socket.  [67108864]")  # fmt: skip
 @click.option("--kernel-stamps/--no-kernel-stamps", default=True, show_default=True,
               help="Stamp packets when the kernel got them.")  # fmt: skip
 @click.option("--verify-checksums", is_flag=True, help="Capture: IP and UDP checksums.")
@@ -327,16 +84,16 @@ def command(
     file: str | None,
     format_: str,
     socket: str | None,
-    ring_capacity: int,
-    frames_bytes: int,
+    ring_capacity: int | None,
+    frames_bytes: int | None,
     node: int | None,
     hugetlb: bool,
-    first_seq: int,
-    line_wait_ms: float,
+    first_seq: int | None,
+    line_wait_ms: float | None,
     busy: bool,
     cpu: str | None,
     housekeeping: str | None,
-    receive_bytes: int,
+    receive_bytes: int | None,
     kernel_stamps: bool,
     verify_checksums: bool,
     rate: int,
@@ -346,13 +103,13 @@ def command(
 ) -> None:
     """One feed: receive, decode, publish into a shared-memory ring."""
     refuse_unbuilt(source or "")
-    lines: tuple[Line, ...] = ()
+    settings = FeedSettings(name=name or "")
     if config:
         settings, configured = from_config(config, name)
         name, socket = settings.name, socket or configured
-        lines = lines_of(settings)
         source = source or settings.source.value
         file = file or settings.path or None
+    lines: tuple[Line, ...] = lines_of(settings)
     if group:
         if port is None:
             raise UsageError(f"group {group} without --port", "--port 26400")
@@ -360,6 +117,7 @@ def command(
     if not name:
         raise UsageError("no name given", "--name NAME, or --config FILE")
     chosen = choose(Source(source or "auto"), lines, file)
+    wait_ms = settings.line_wait_ms if line_wait_ms is None else line_wait_ms
     plan = FeederPlan(
         name=name,
         lines=lines,
@@ -367,21 +125,21 @@ def command(
         format=Format[format_.upper()],
         options=Options(
             kernel_stamps=kernel_stamps,
-            busy=busy,
+            busy=busy or settings.busy,
             verify_checksums=verify_checksums,
             linger=linger,
-            first_seq=first_seq,
-            wait_ns=int(line_wait_ms * 1e6),
+            first_seq=settings.first_seq if first_seq is None else first_seq,
+            wait_ns=int(wait_ms * 1e6),
             rate=rate,
-            receive_bytes=receive_bytes,
+            receive_bytes=receive_bytes or settings.receive_bytes,
         ),
         socket=socket or DEFAULT_SOCKET,
-        ring_capacity=ring_capacity,
-        frames_bytes=frames_bytes,
+        ring_capacity=ring_capacity or settings.ring_capacity,
+        frames_bytes=settings.frames_bytes if frames_bytes is None else frames_bytes,
         node=node,
         hugetlb=hugetlb,
-        housekeeping=_cpus("--housekeeping", housekeeping),
-        cpu=_cpus("--cpu", cpu),
+        housekeeping=_cpus("--housekeeping", housekeeping or settings.housekeeping),
+        cpu=_cpus("--cpu", cpu or settings.cpu),
         wait_readers=wait_readers,
     )
     Feeder(plan, Say(output == "json")).run()
@@ -389,7 +147,7 @@ def command(
 
 def _cpus(option: str, text: str | None) -> CpuSet | None:
     """A CPU list that this process may run on. Raises UsageError."""
-    if text is None:
+    if not text:
         return None
     try:
         cpus = CpuSet.parse(text)

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from types import FrameType
 
 from nodeagent.errors import NodeagentError, UnavailableError
-from nodeagent.native.feed import Format, Line, Replay, Sent
+from nodeagent.native.feed import Format, Line
+from nodeagent.native.replay import Replay, Sent
 
 _STOP_S = 15.0
 _BASE36 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -235,6 +235,35 @@ class FeedSettings:
     path: Annotated[
         str, setting("Recorded file, for source `capture`.", "path", example='"day.pcap"')
     ] = ""
+    first_seq: Annotated[
+        int,
+        setting(
+            "Number a session begins with: what is missing at its head counts; 0: the first one "
+            "seen.",
+            ge=0,
+            le=2**62,
+        ),
+    ] = 0
+    line_wait_ms: Annotated[
+        float,
+        setting("Lines A and B: how long a silent line is waited for.", "ms", ge=0, le=10_000),
+    ] = 20.0
+    ring_capacity: Annotated[
+        int, setting("Ticks of 64 bytes in the ring.", ge=32_768, le=2**32)
+    ] = 1 << 20
+    frames_bytes: Annotated[
+        int, setting("Size of the frames ring; 0: none.", "bytes", ge=0, le=2**40)
+    ] = 4 << 20
+    receive_bytes: Annotated[
+        int, setting("Receive buffer of each socket.", "bytes", ge=4096, le=2**30)
+    ] = 64 << 20
+    busy: Annotated[
+        bool, setting("Spin instead of sleeping: only on a CPU that is the data thread's alone.")
+    ] = False
+    cpu: Annotated[str, setting("CPUs of the data thread; empty: any.", "CPU list")] = ""
+    housekeeping: Annotated[
+        str, setting("CPUs of the feeder's other threads; empty: any.", "CPU list")
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Feeds in Python: a thin layer over native/core/feeder_run.c and replay.c (docs/feeds.md).
+"""Feeds in Python: a thin layer over native/core/feeder_run.c (docs/feeds.md).
 
 Every call that may take long releases the GIL (cffi in API mode does so around each call).
 """
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 ffi: Any = _ffi
 lib: Any = _lib
 
-_WHY_BYTES = 256
+WHY_BYTES = 256
+"""Room for a sentence of the C library."""
 _NEVER_NS = (1 << 64) - 1
 
 
@@ -183,7 +184,8 @@ def capture_error(name: str, error: Any) -> CaptureError | None:
     return None
 
 
-def _line_into(out: Any, line: Line) -> None:
+def line_into(out: Any, line: Line) -> None:
+    """Fills a struct na_feed_line. Raises UsageError."""
     import ipaddress
     import socket
 
@@ -339,9 +341,9 @@ class Feed:
             raise UsageError(f"{len(lines)} lines given, expected 1 or 2 (A and B)")
         try:
             for i, line in enumerate(lines):
-                _line_into(config.line[i], line)
+                line_into(config.line[i], line)
             if file:
-                self._fds.append(_open(file))
+                self._fds.append(open_capture(file))
             else:
                 self._open_sockets(config, lines, options)
             for i, fd in enumerate(self._fds):
@@ -370,14 +372,14 @@ class Feed:
         infos = []
         for i, line in enumerate(lines):
             info = ffi.new("struct na_socket_info *")
-            why = ffi.new("char[]", _WHY_BYTES)
+            why = ffi.new("char[]", WHY_BYTES)
             rc = lib.na_socket_open(
                 ffi.addressof(config.line, i), options.receive_bytes, options.kernel_stamps, info,
-                why, _WHY_BYTES,
+                why, WHY_BYTES,
             )  # fmt: skip
             if rc < 0:
                 raise UnavailableError(
-                    f"line {line}: {bytes(ffi.string(why)).decode()}", _remedy(-rc, line)
+                    f"line {line}: {bytes(ffi.string(why)).decode()}", line_remedy(-rc, line)
                 )
             self._fds.append(info.fd)
             infos.append(
@@ -440,7 +442,8 @@ class Feed:
         self.close()
 
 
-def _open(file: str) -> int:
+def open_capture(file: str) -> int:
+    """The capture's descriptor; "-": 0, stdin. Raises CaptureError."""
     if file == "-":
         return 0
     try:
@@ -449,7 +452,8 @@ def _open(file: str) -> int:
         raise CaptureError(f"{file}: {error.strerror}", "name a capture that is there") from error
 
 
-def _remedy(err: int, line: Line) -> str:
+def line_remedy(err: int, line: Line) -> str:
+    """What to do about a line that could not be opened."""
     match err:
         case errno.EADDRINUSE:
             return f"another process holds port {line.port}: ss -lunp 'sport = {line.port}'"
@@ -493,104 +497,3 @@ def decode_blocks(
         ring.ring if ring else ffi.NULL, per_packet, out,
     )  # fmt: skip
     return _counts(out)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """What a replay sent. `withheld`: messages that went out on no line, on purpose."""
-
-    messages: int
-    packets: int
-    loops: int
-    withheld: int
-    first_seq: int
-    last_seq: int
-    heartbeats: int
-    elapsed_ns: int
-    slipped: int
-
-
-class Replay:
-    """A capture in memory, to be sent as MoldUDP64."""
-
-    def __init__(self, file: str, format: Format = Format.AUTO) -> None:
-        """Reads it whole ("-": stdin). Raises CaptureError."""
-        fd = _open(file)
-        out, error = ffi.new("struct na_replay **"), ffi.new("struct na_capture_error *")
-        try:
-            rc = lib.na_replay_new(fd, format.value, out, error)
-        finally:
-            if fd != 0:
-                os.close(fd)
-        self._replay = ffi.gc(out[0], lib.na_replay_free)
-        if rc < 0:
-            size = lib.NA_REPLAY_MAX_BYTES
-            reasons = {
-                errno.EFBIG: f"{file}: more than {size} bytes of messages, expected less",
-                errno.ENODATA: f"{file}: no message in it, expected MoldUDP64 or framed ITCH 5.0",
-            }
-            raise capture_error(file, error) or CaptureError(
-                reasons.get(-rc, f"{file}: {os.strerror(-rc)}"), "replay a part of it, or another"
-            )
-        self._fds: list[int] = []
-
-    def size(self, per_packet: int = 0) -> tuple[int, int]:
-        """Messages and packets of one time through."""
-        messages, packets = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-        lib.na_replay_size(self._replay, per_packet, messages, packets)
-        return int(messages[0]), int(packets[0])
-
-    def run(
-        self,
-        lines: Sequence[Line],
-        *,
-        rate: int = 0,
-        count: int = 0,
-        loops: int = 1,
-        per_packet: int = 0,
-        session: bytes = b"NODEAGENT0",
-        first_seq: int = 1,
-        drop_every: Sequence[int] = (),
-        end_packets: int = 3,
-        ttl: int = 1,
-    ) -> Sent:
-        """Sends until done or `stop()`; blocks without the GIL. Raises UnavailableError.
-
-        rate: messages a second, 0: as fast as it goes. count: messages in all, else `loops` times
-        through (0: until stopped). drop_every: for each line, the n'th packets that are withheld.
-        """
-        config = ffi.new("struct na_replay_config *")
-        config.lines = len(lines)
-        config.per_packet, config.rate, config.count = per_packet, rate, count
-        config.loops, config.first_seq, config.end_packets = loops, first_seq, end_packets
-        ffi.memmove(config.session, session.ljust(10)[:10], 10)
-        for i, every in enumerate(drop_every):
-            config.drop_every[i] = every
-        fds = []
-        try:
-            for i, line in enumerate(lines):
-                where, fd = ffi.new("struct na_feed_line *"), ffi.new("int *")
-                why = ffi.new("char[]", _WHY_BYTES)
-                _line_into(where, line)
-                rc = lib.na_replay_open(where, ttl, fd, why, _WHY_BYTES)
-                if rc < 0:
-                    raise UnavailableError(
-                        f"line {line}: {bytes(ffi.string(why)).decode()}", _remedy(-rc, line)
-                    )
-                fds.append(int(fd[0]))
-                config.fds[i] = fd[0]
-            counts = ffi.new("struct na_replay_counts *")
-            rc = lib.na_replay_run(self._replay, config, counts)
-        finally:
-            for fd in fds:
-                os.close(fd)
-        if rc < 0:
-            raise UnavailableError(
-                f"sending to {lines[0]}: {os.strerror(-rc)}",
-                "name the interface with --interface, and see ip route get " + lines[0].group,
-            )
-        return Sent(**{name: int(getattr(counts, name)) for name in Sent.__dataclass_fields__})
-
-    def stop(self) -> None:
-        """From any thread or a signal handler: `run` returns soon."""
-        lib.na_replay_stop(self._replay)

@@ -463,6 +463,11 @@ class Producer:
             slots.append(slot)
         return slots
 
+    @property
+    def ready_readers(self) -> int:
+        """Attached readers that see whatever is published from now on."""
+        return int(lib.na_ring_ready_readers(self._ring))
+
     def close(self) -> None:
         """Marks the segment closed and lets go of it."""
         ffi.release(self._ring)

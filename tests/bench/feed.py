@@ -25,7 +25,8 @@ from nodeagent.feed.registry import Registry
 from nodeagent.feed.replay import Plan, Replayer
 from nodeagent.feed.stats import StatsPage
 from nodeagent.model.histogram import bounds
-from nodeagent.native.feed import Feed, Line, Memory, Options, Replay, decode_blocks
+from nodeagent.native.feed import Feed, Line, Memory, Options, decode_blocks
+from nodeagent.native.replay import Replay
 from nodeagent.native.ring import Producer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent

@@ -7,6 +7,7 @@ import os
 import pathlib
 import signal
 import socket
+import subprocess
 import time
 
 import numpy as np
@@ -17,7 +18,7 @@ from nodeagent.feed import synth
 from nodeagent.feed.digest import digest
 from nodeagent.feed.replay import Plan, Replayer
 from nodeagent.native.feed import Kind, decode_capture
-from tests.feed.processes import Keeper, feeder, registry
+from tests.feed.processes import BIN, Keeper, feeder, registry
 
 GROUP = "239.192.71.1"
 GROUP_B = "239.192.71.2"
@@ -264,13 +265,26 @@ def test_what_cannot_be_is_one_sentence(
     assert len(lines) <= 2 and "Traceback" not in log
 
 
+def test_without_json_it_speaks_in_sentences(tmp_path: pathlib.Path, sock: pathlib.Path) -> None:
+    path = tmp_path / "day.pcap"
+    synth.write(path, messages=500, symbols=5)
+    done = subprocess.run(
+        [BIN / "nodeagent-feeder", "--name", "t", "--file", path, "--socket", sock],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == ""
+    first, *_, last = done.stderr.splitlines()
+    assert first.startswith(f"feed t: receiving {path}; recorded: {path}")
+    assert last.startswith("feed t: 500 messages of ") and "0 lost" in last
+
+
 def test_from_the_configuration_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "day.pcap"
     synth.write(path, messages=500, symbols=5)
     config = tmp_path / "nodeagent.toml"
     config.write_text(
         f'[daemon]\nrun_dir = "{tmp_path}"\n'
-        f'[[feed]]\nname = "t"\nsource = "capture"\npath = "{path}"\n'
+        f'[[feed]]\nname = "t"\nsource = "capture"\npath = "{path}"\nring_capacity = 65536\n'
     )
     with feeder("--config", str(config)) as fed:
         assert fed.next("ready")["source"] == "capture"

@@ -15,7 +15,8 @@ import pytest
 from nodeagent.errors import UnavailableError
 from nodeagent.feed import synth
 from nodeagent.feed.replay import Plan, Replayer, argv, session_name
-from nodeagent.native.feed import CaptureError, Format, Line, Replay
+from nodeagent.native.feed import CaptureError, Format, Line
+from nodeagent.native.replay import Replay
 from tests.feed.processes import BIN
 
 GROUP = "239.192.72.1"

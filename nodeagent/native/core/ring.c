@@ -638,6 +638,15 @@ int na_ring_next_dropped(struct na_ring *ring, uint32_t from)
 	return -1;
 }
 
+uint32_t na_ring_ready_readers(const struct na_ring *ring)
+{
+	uint32_t ready = 0;
+	for (uint32_t slot = 0; slot < NA_RING_MAX_READERS; slot++)
+		if (__atomic_load_n(&ring->active[slot / 64], __ATOMIC_ACQUIRE) >> slot % 64 & 1)
+			ready += __atomic_load_n(&ring->pages[slot].lineage, __ATOMIC_RELAXED) == ring->info.lineage;
+	return ready;
+}
+
 /* ---- the inline functions as symbols ---- */
 
 void na_ring_publish(struct na_ring *ring, const struct na_tick *ticks, size_t count)

@@ -53,6 +53,9 @@ int na_ring_add_reader(struct na_ring *ring, uint32_t slot, int page_fd, int mod
 int na_ring_remove_reader(struct na_ring *ring, uint32_t slot);
 /* Next slot >= from whose gating reader was dropped since last asked, or -1. */
 int na_ring_next_dropped(struct na_ring *ring, uint32_t from);
+/* Readers that have said where they begin: what is published from now on, these see. One that is only in the table may
+ * still be on its way to a later record. */
+uint32_t na_ring_ready_readers(const struct na_ring *ring);
 
 /* The same as the inline functions of ring.h, for Python and tests. */
 void na_ring_publish(struct na_ring *ring, const struct na_tick *ticks, size_t count);
