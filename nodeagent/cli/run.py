@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import click
 
+from nodeagent.cli.host import open_root
 from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import console, emit_json, note
 from nodeagent.cli.standalone.job import Job, Options
@@ -82,11 +83,15 @@ def run(
     """Run the main job on this machine: controller, daemon, feed, two workloads, probe."""
     shape = output or invocation.output
     folder = examples_folder(examples)
+    recorded = host or invocation.host
+    if recorded is not None:
+        # Before anything is started: a path that is no machine is wrong usage.
+        open_root(recorded).close()
     with screen(shape) as (show, live):
         options = Options(
             seconds=seconds,
             rate=rate,
-            host=host or invocation.host,
+            host=recorded,
             config=folder / "standalone.toml",
             examples=folder,
             live=live,

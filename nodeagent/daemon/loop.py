@@ -85,7 +85,7 @@ class Loop:
         self._snapshot_s = float("-inf")
         self._started_ns = time.time_ns()
         self._hostname = socket.gethostname()
-        self._machine = MachineReader(self._ask)
+        self._machine = MachineReader(self._ask, host=doors.host)
         run_dir = setup.run_dir
         self._freeze = run_dir / "freeze"
         self._acting = Acting(

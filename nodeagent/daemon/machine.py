@@ -29,9 +29,15 @@ COMMAND = (sys.executable, "-m", "nodeagent.daemon.reading")
 class MachineReader:
     """At most one reading at a time; `done` is called after each."""
 
-    def __init__(self, done: Callable[[], None], command: tuple[str, ...] = COMMAND) -> None:
+    def __init__(
+        self,
+        done: Callable[[], None],
+        command: tuple[str, ...] = COMMAND,
+        *,
+        host: str | None = None,
+    ) -> None:
         self._done = done
-        self._command = command
+        self._command = command if host is None else (*command, "--host", host)
         self._child: subprocess.Popen[bytes] | None = None
         self._lingering: subprocess.Popen[bytes] | None = None
         self._data = bytearray()

@@ -16,12 +16,14 @@ import fcntl
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nodeagent.daemon.doors import real_doors
 from nodeagent.daemon.loop import Loop
 from nodeagent.daemon.notify import notifier
 from nodeagent.daemon.setup import set_up
+from nodeagent.discover.root import Root
 from nodeagent.errors import NodeagentError, UnavailableError
 from nodeagent.model.configfile import DEFAULT_PATH
 
@@ -60,16 +62,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--config", type=Path, default=Path(DEFAULT_PATH), metavar="FILE", help="(%(default)s)"
     )
+    parser.add_argument(
+        "--host", metavar="PATH", help="judge and plan for a recorded machine; nothing is pinned"
+    )
     args = parser.parse_args(argv)
     log_to_stderr()
     try:
-        asyncio.run(_run(args.config))
+        asyncio.run(_run(args.config, args.host))
     except NodeagentError as error:
         fail(str(error), error.remedy, error.exit_code)
 
 
-async def _run(path: Path) -> None:
-    doors = real_doors()
+async def _run(path: Path, host: str | None) -> None:
+    doors = replace(real_doors(), host=host)
+    if host is not None:
+        # Now, and not in a child later: a path that is no machine is wrong usage.
+        Root.open(host).close()
     setup = set_up(path, doors)
     lock = take_lock(setup.run_dir / "daemon.lock", "nodeagentd")
     try:

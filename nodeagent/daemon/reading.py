@@ -1,7 +1,8 @@
-"""The reading child: one snapshot of this machine, pickled to stdout.
+"""The reading child: one snapshot of this machine (or of a recorded one), pickled to stdout.
 
-`python -m nodeagent.daemon.reading [--no-gpus REASON]`; started by daemon/machine.py, never by a
-person. When its NVML child hangs it stays until that one ends, so that none is started beside it.
+`python -m nodeagent.daemon.reading [--host PATH] [--no-gpus REASON]`; started by
+daemon/machine.py, never by a person. When its NVML child hangs it stays until that one ends, so
+that none is started beside it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from nodeagent.discover.snapshot import read_snapshot
 
 def main() -> None:
     """Reads, writes, and waits for a hanging NVML child."""
-    real = Gpus() if len(sys.argv) < 3 else None
-    gpus: GpuSource = real if real is not None else NoGpus(sys.argv[2])
-    root = Root.live()
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    host, no_gpus = options.get("--host"), options.get("--no-gpus")
+    real = Gpus() if host is None and no_gpus is None else None
+    gpus: GpuSource | None = real if no_gpus is None else NoGpus(no_gpus)
+    root = Root.live() if host is None else Root.open(host)
     snapshot = read_snapshot(root, gpus, time.time_ns())
     root.close()
     data = pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)

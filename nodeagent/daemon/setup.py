@@ -16,7 +16,7 @@ from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
 from nodeagent.model.placement import ProcessState, Workload
 from nodeagent.model.probe import ProbeStatus
-from nodeagent.model.settings import RingSettings
+from nodeagent.model.settings import PinSettings, RingSettings
 from nodeagent.model.status import ControllerLink
 from nodeagent.rpc.spool import Spool
 
@@ -101,6 +101,8 @@ class Doors:
     """(policy text or None, its path) -> judge. Raises ConfigError."""
     workloads: Callable[[str, str], tuple[Workload, ...]]
     """(text, path) -> workloads. Raises ConfigError."""
+    host: str | None = None
+    """Path of a recorded machine that is judged and planned for; None: this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +127,16 @@ def set_up(path: Path, doors: Doors) -> Setup:
     file = resolve(loaded, config.place.workloads)
     workloads = doors.workloads(read_text(file), str(file)) if file is not None else ()
     policy = resolve(loaded, config.check.policy)
+    # What is planned for another machine is never done to this one.
+    pin = config.pin if doors.host is None else PinSettings()
     judge = doors.judge(None if policy is None else read_text(policy), str(policy or ""))
     return Setup(
         loaded=loaded,
         workloads=workloads,
         judge=judge,
         consents=Consents(
-            allow=frozenset(config.pin.allow),
-            auto=frozenset(config.pin.auto),
+            allow=frozenset(pin.allow),
+            auto=frozenset(pin.auto),
             freeze=loaded.windows,
         ),
     )

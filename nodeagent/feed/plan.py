@@ -17,11 +17,6 @@ RING_CAPACITY = 1 << 20
 FRAMES_BYTES = 4 << 20
 DEFAULT_SOCKET = "/run/nodeagent/ring.sock"
 
-BETTER = (
-    "AF_XDP would take about a third of this CPU time per message, DPDK a tenth; "
-    "both are taken by name only (docs/feeds.md)"
-)
-
 
 class Source(enum.StrEnum):
     """Where packets come from. `auto` takes an ordinary socket, or the capture that is named."""

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from nodeagent.feed.plan import BETTER, FeederPlan, Source
+from nodeagent.feed.plan import FeederPlan, Source
 from nodeagent.native.feed import Counts, Feed
 
 
@@ -23,7 +23,7 @@ def note_of(plan: FeederPlan, feed: Feed) -> str:
         words += " (less than asked: CAP_NET_ADMIN or net.core.rmem_max)"
     if not all(i.drops_known for i in infos):
         words += ", kernel drops not known"
-    return f"{words}. {BETTER}"
+    return words
 
 
 def losses(counts: Counts, kernel_known: bool) -> dict[str, int | None]:

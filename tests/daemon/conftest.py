@@ -61,6 +61,7 @@ class Node:
     bin_dir: pathlib.Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
     actors: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    host: str | None = None
 
     @property
     def run_dir(self) -> pathlib.Path:
@@ -76,7 +77,8 @@ class Node:
 
     @property
     def command(self) -> list[str]:
-        return [str(self.bin_dir / "nodeagentd"), "--config", str(self.config)]
+        recorded = [] if self.host is None else ["--host", self.host]
+        return [str(self.bin_dir / "nodeagentd"), "--config", str(self.config), *recorded]
 
     def configure(self, text: str, state_dir: pathlib.Path | None = None) -> None:
         state = state_dir or self.folder / "state"

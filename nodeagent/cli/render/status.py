@@ -172,7 +172,14 @@ def _rings(status: NodeStatus) -> RenderableType:
         if not ring.producer_alive:
             state = Text("producer dead", style="red")
         table.add_row(
-            ring.feed, "", str(ring.producer_pid), screen.count(ring.head), "", "", "", state
+            f"{ring.feed} {ring.kind}",
+            "",
+            str(ring.producer_pid),
+            screen.count(ring.head),
+            "",
+            "",
+            "",
+            state,
         )
         for r in ring.readers:
             table.add_row(

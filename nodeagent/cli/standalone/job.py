@@ -316,7 +316,9 @@ class Job:
             daemon=dataclasses.replace(
                 config.daemon, run_dir=str(self.work.run_dir), state_dir=str(self.work.state_dir)
             ),
-            pin=config.pin if root else dataclasses.replace(config.pin, allow=(), auto=()),
+            pin=config.pin
+            if root and self.options.host is None
+            else dataclasses.replace(config.pin, allow=(), auto=()),
             place=dataclasses.replace(
                 config.place, workloads=str(self.options.examples / "workloads.toml")
             ),
@@ -432,6 +434,8 @@ class Job:
         CPUs are the daemon's to set, so that the main job shows it.
         """
         placed = self.status.placement.of(workload) if self.status is not None else None
+        if self.options.host is not None:
+            return []  # that plan is for another machine
         if placed is None or not placed.mems:
             return []
         return [self._tool("nodeagentctl"), "exec", "--mems", str(placed.mems), "--"]
