@@ -165,6 +165,7 @@ def test_a_dead_producer_is_stale_and_the_end_of_a_closed_one_too(daemon: Daemon
             producer.finish()
             assert reader.wait(20.0) is Wait.STALE
             assert reader.stale
+            until(lambda: len(daemon.events()) > 1)
             assert [e.kind for e in daemon.events()] == ["feed.offered", "feed.ended"]
 
 
