@@ -54,6 +54,15 @@ KCONFIG = """#define __LINUX_BPF_H__
 a second time, is kept out by its guards."""
 
 
+START = """
+import ctypes, runpy, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""PR_SET_PDEATHSIG first: killed ourselves, we leave no child without a limit. prctl(2)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """How the child ended. `stopped`: by us, at the time limit."""
@@ -86,7 +95,7 @@ def run(
         headers = _headers(pathlib.Path(folder) / "kernel", script)
         # In a session of its own: Ctrl-C reaches it through us, once, and its children end with it.
         child = subprocess.Popen(
-            [sys.executable, str(script), *arguments],
+            [sys.executable, "-c", START, str(script), *arguments],
             env={**os.environ, "PYTHONPATH": folder, "PYTHONUNBUFFERED": "1", **headers},
             start_new_session=True,
         )

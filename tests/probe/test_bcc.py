@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -60,6 +64,33 @@ def test_one_that_ignores_every_signal_is_stopped(
     done = bcc.run(script, seconds=1, packages=packages)
     # On a slow machine it may not have come so far as to ignore anything.
     assert done.stopped and done.code == (-9 if (tmp_path / "deaf").exists() else -2)
+
+
+def test_killed_ourselves_we_leave_no_child(tmp_path: pathlib.Path, packages: pathlib.Path) -> None:
+    script = write(
+        tmp_path,
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()) + chr(10))\n"
+        "time.sleep(600)\n",
+    )
+    code = (
+        "import pathlib\nfrom nodeagent.probe import bcc\n"
+        f"bcc.run(pathlib.Path({str(script)!r}), packages=pathlib.Path({str(packages)!r}))"
+    )
+    runner = subprocess.Popen(
+        [sys.executable, "-P", "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    told = tmp_path / "pid"
+    while not (told.exists() and told.read_text().endswith("\n")):
+        assert runner.poll() is None
+        time.sleep(0.05)
+    child = int(told.read_text())
+    runner.kill()
+    runner.wait()
+    while pathlib.Path(f"/proc/{child}").exists():
+        if "State:\tZ" in pathlib.Path(f"/proc/{child}/status").read_text():
+            break
+        time.sleep(0.05)
 
 
 @pytest.mark.bpf
