@@ -90,6 +90,15 @@ def isolated(cpus: CpuSet) -> NodeagentError:
     )
 
 
+def foreign_pids() -> NodeagentError:
+    """We live in a PID namespace: our numbers are not the kernel's."""
+    return UnavailableError(
+        "this process lives in a PID namespace, and eBPF programs see the kernel's own pids: what "
+        "they count could not be told apart by process",
+        "run nodeagent-actor in the host's PID namespace (a container needs --pid=host)",
+    )
+
+
 def text(error: NodeagentError) -> str:
     """Sentence and remedy as one line, for a status."""
     return f"{error}; remedy: {error.remedy}" if error.remedy else str(error)

@@ -27,6 +27,9 @@ ISOLATION_FILES = (
 
 MODES = ("off", "gate", "full")
 
+INIT_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the first PID namespace. Source: Linux include/linux/proc_ns.h, PROC_PID_INIT_INO."""
+
 PROGRAMS = ("sched_wakeup", "sched_wakeup_new", "sched_switch")
 
 
@@ -53,6 +56,11 @@ def isolated_cpus() -> CpuSet:
             # nohz_full reads "(null)" where it is built in and not used.
             found |= CpuSet.parse("" if text.startswith("(") else text)
     return found
+
+
+def in_first_pid_namespace() -> bool:
+    """Whether our pids are the kernel's own."""
+    return pathlib.Path("/proc/self/ns/pid").stat().st_ino == INIT_PID_NAMESPACE
 
 
 def possible_cpus() -> int:
@@ -86,6 +94,8 @@ def load(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     try:
         if mode == "off" and isolated:
             raise sentence.isolated(isolated)
+        if not in_first_pid_namespace():
+            raise sentence.foreign_pids()
         _held = _load(mode, gated, kinds)
     except NodeagentError as error:
         return _describe(kinds, error=error), []

@@ -213,3 +213,15 @@ def test_a_reader_that_comes_after_another_starts_from_zero(
 def test_a_mode_that_does_not_exist_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="'on', expected one of off, gate, full"):
         serve.load({"isolated": "on"})
+
+
+def test_in_a_pid_namespace_there_is_a_sentence_not_silence(rights: None) -> None:
+    code = 'from nodeagent.probe import serve; print(serve.load({"isolated": "full"})[0]["reason"])'
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "PID namespace" in done.stdout
+    assert "--pid=host" in done.stdout
