@@ -140,6 +140,13 @@ _GLOBAL = {"-o": "json", "--output": "json", "--host": "PATH", "--socket": "PATH
 """Options of `nodeagentctl` itself, each with a value for an example."""
 
 
+_NODE_ONLY = frozenset(
+    {"cffi", "grpc", "google", "numpy", "psutil", "fcntl", "grp", "pwd", "resource"}
+    | {"nodeagent.native._core", "nodeagent.native._bpf"}
+)
+"""Modules that the wheel without native parts (docs/adr/0010) does not bring."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `nodeagentctl`."""
     try:
@@ -163,6 +170,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("NODEAGENT_TRACEBACK"):
             raise
+        if isinstance(error, ModuleNotFoundError) and error.name in _NODE_ONLY:
+            fail(
+                f"this installation has no {error.name}: it judges recorded machines, and lacks "
+                "what a node needs",
+                "run it on the node, or install there by script/setup",
+                NodeagentError.exit_code,
+            )
         fail(
             f"nodeagent met its own fault: {type(error).__name__}: {error}",
             "run it again with NODEAGENT_TRACEBACK=1 and report what it prints",

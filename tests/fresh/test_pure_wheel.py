@@ -23,7 +23,7 @@ import sys
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {BLOCKED!r}:
-            raise ImportError(f"{{name}} is blocked by the test")
+            raise ModuleNotFoundError(f"{{name}} is blocked by the test", name=name)
 sys.meta_path.insert(0, Block())
 """
 MACHINE = {
@@ -124,7 +124,7 @@ def test_the_wheel_is_for_any_machine(wheel: pathlib.Path) -> None:
 def test_the_blocker_blocks(python: pathlib.Path) -> None:
     for module in BLOCKED:
         done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True)
-        assert "ImportError" in done.stderr, module
+        assert "blocked by the test" in done.stderr, module
 
 
 def test_topology_check_of_a_recorded_machine(python: pathlib.Path, machine: pathlib.Path) -> None:
@@ -152,3 +152,26 @@ def test_diagnose(python: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["facts"]["links"]["GPU0-GPU1"] == "PIX"
     assert run(python, "diagnose", "-", stdin=matrix).stdout.startswith("OK - ")
+
+
+@pytest.mark.parametrize(
+    "args", [("feed", "synth", "day.pcap"), ("ring", "tail", "itch"), ("status",)], ids=" ".join
+)
+def test_what_needs_a_node_says_so(
+    python: pathlib.Path, tmp_path: pathlib.Path, args: tuple[str, ...]
+) -> None:
+    done = subprocess.run(
+        [python.parent / "nodeagentctl", *args], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "remedy: " in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_for_a_recorded_machine(python: pathlib.Path, machine: pathlib.Path) -> None:
+    workloads = machine / "w.toml"
+    workloads.write_text('[[workload]]\nname = "w"\ncpus = 1\nmatch.comm = "w"\n')
+    done = run(python, "--host", machine, "place", "plan", "--workloads", workloads)
+    assert done.returncode == 0, done.stderr
+    assert "no process now" in done.stdout

@@ -165,7 +165,8 @@ def _feeds(status: NodeStatus) -> RenderableType:
 
 def _rings(status: NodeStatus) -> RenderableType:
     columns = [("ring", False), ("reader", False), ("pid", True), ("records", True)]
-    columns += [("lost", True), ("lag", True), ("data age µs", True), ("", False)]
+    columns += [("lost", True), ("lag", True), ("data age µs now", True), ("p50", True)]
+    columns += [("p99", True), ("", False)]
     table = screen.grid(columns, "Rings")
     for ring in status.rings:
         state = Text("draining", style="yellow") if ring.draining else Text()
@@ -176,9 +177,7 @@ def _rings(status: NodeStatus) -> RenderableType:
             "",
             str(ring.producer_pid),
             screen.count(ring.head),
-            "",
-            "",
-            "",
+            *[""] * 5,
             state,
         )
         for r in ring.readers:
@@ -189,7 +188,7 @@ def _rings(status: NodeStatus) -> RenderableType:
                 screen.count(r.records),
                 Text(screen.count(r.lost), style="red" if r.lost else ""),
                 screen.count(r.lag_records),
-                screen.micros(r.data_age_ns),
+                *screen.ages(r),
                 Text() if r.alive else Text("dead", style="red"),
             )
     return table

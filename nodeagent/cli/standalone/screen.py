@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nodeagent.cli.output import VERDICT_STYLE
 from nodeagent.cli.standalone.view import View
-from nodeagent.model.feed import FeedStatus, RingStatus
+from nodeagent.model.feed import FeedStatus, ReaderStatus, RingStatus
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.histogram import Histogram, bounds
 from nodeagent.model.placement import Held
@@ -143,6 +143,12 @@ def placements(held: Iterable[Held], refused: Iterable[str]) -> RenderableType:
     return Group(table, *(Text(f"refused  {sentence}", style="yellow") for sentence in refused))
 
 
+def ages(reader: ReaderStatus) -> tuple[str, str, str]:
+    """Age of the oldest record it has not read (0: none), now, then p50 and p99; microseconds."""
+    known = dict(reader.data_age_quantiles_ns)
+    return micros(reader.data_age_ns), micros(known.get("p50")), micros(known.get("p99"))
+
+
 def feed(feeds: Iterable[FeedStatus], rings: Iterable[RingStatus], rate: float) -> RenderableType:
     """Rate and loss of each feed, then each reader of each ring."""
     table = grid(
@@ -166,7 +172,9 @@ def feed(feeds: Iterable[FeedStatus], rings: Iterable[RingStatus], rate: float) 
             ("records", True),
             ("lost", True),
             ("lag", True),
-            ("data age µs", True),
+            ("data age µs now", True),
+            ("p50", True),
+            ("p99", True),
             ("", False),
         ],
         "Ring",
@@ -179,7 +187,7 @@ def feed(feeds: Iterable[FeedStatus], rings: Iterable[RingStatus], rate: float) 
                 count(r.records),
                 Text(count(r.lost), style="red" if r.lost else ""),
                 count(r.lag_records),
-                micros(r.data_age_ns),
+                *ages(r),
                 "" if r.alive else Text("dead", style="red"),
             )
     return Group(table, Text(), readers)
