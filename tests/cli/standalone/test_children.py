@@ -79,7 +79,8 @@ def test_children_end_when_their_parent_is_killed(tmp_path: pathlib.Path) -> Non
     born = start_time(pid)
     assert born is not None
     # The child must have called prctl already: setpriv has become the program it starts.
-    wait_for(lambda: "sleep(60)" in pathlib.Path(f"/proc/{pid}/cmdline").read_text())
+    cmdline = pathlib.Path(f"/proc/{pid}/cmdline")
+    wait_for(lambda: cmdline.read_text().split("\0")[:-1] == [str(word) for word in SLEEP])
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     wait_for(lambda: start_time(pid) is None)
