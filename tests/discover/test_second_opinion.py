@@ -18,7 +18,7 @@ def test_cpus_cores_memory_and_interfaces() -> None:
     assert cores is None or len(topology.cores) == cores
     known = [n.memory_bytes for n in topology.nodes if n.memory_bytes is not None]
     total = psutil.virtual_memory().total
-    # Not equal: a guest whose memory was plugged in later counts less in its nodes than in the whole.
+    # Not equal: memory plugged into a guest later is counted in the whole, not in its node.
     assert 0 < sum(known) <= total
     assert {nic.name for nic in snapshot.nics} <= set(psutil.net_if_addrs()) | set(
         psutil.net_if_stats()
