@@ -7,6 +7,33 @@ from `NodeagentError`; programmer errors are assertions and are never caught.
 
 from __future__ import annotations
 
+import re
+
+MAX_SENTENCE = 2_000
+"""Characters of a sentence or remedy; what was seen may be a file of megabytes."""
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """The text on one line, with what would move a terminal's cursor, or cannot be encoded,
+    escaped: names of files and processes hold any bytes."""
+    return text if text.isprintable() else _UNSEEN.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    # os.fsdecode keeps a byte that is no UTF-8 as a surrogate.
+    code = code - 0xDC00 if 0xDC80 <= code <= 0xDCFF else code
+    return found[0].encode("unicode_escape").decode() if code > 0xFF else f"\\x{code:02x}"
+
+
+def sentence(text: str) -> str:
+    """As an error is printed: `visible`, and cut to MAX_SENTENCE."""
+    shown = visible(text)
+    return shown if len(shown) <= MAX_SENTENCE else shown[: MAX_SENTENCE - 3] + "..."
+
 
 class NodeagentError(Exception):
     """An operating error: a sentence that names the thing and what was seen, and a remedy."""

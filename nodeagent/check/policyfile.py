@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
-import tomllib
 
 import msgspec
 
@@ -14,6 +13,7 @@ from nodeagent.check.policy import GRADES, MAX_WAIVE_DAYS, Policy, Rule, Waive
 from nodeagent.errors import ConfigError
 from nodeagent.model.configfile import key_lines
 from nodeagent.model.finding import Verdict
+from nodeagent.model.tomltext import document as document_of
 
 MAX_BYTES = 1 << 20
 EXAMPLE = """\
@@ -53,15 +53,7 @@ class _WaiveTable(msgspec.Struct, forbid_unknown_fields=True):
 def parse(text: str, path: str, today: datetime.date) -> Policy:
     """The policy in `text`; `path` names it in sentences, `today` bounds the waivers. Raises
     ConfigError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        where = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        line = int(where[1]) if where else max(1, len(text.splitlines()))
-        said = re.sub(r"\s*\(at [^)]*\)$", "", str(error))
-        raise ConfigError(
-            f"{path}:{line}: not TOML: {said[:1].lower()}{said[1:]}", REMEDY
-        ) from error
+    document = document_of(text, path, REMEDY)
     lines = key_lines(text)
 
     def wrong(key: str, sentence: str, remedy: str = REMEDY) -> ConfigError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -66,18 +65,25 @@ def capture(
     return 0
 
 
+MAX_KEY = 4096
+"""Bytes of a secret; a larger file is something else."""
 _NEW_KEY = "head -c 32 /dev/urandom > KEY"
 
 
 def _secret(key: str | None) -> bytes | None:
+    from nodeagent.given import read_given
+
     if key is None:
         return None
     try:
-        secret = Path(key).read_bytes().strip()
+        secret = read_given(key, MAX_KEY)
     except OSError as error:
         raise UsageError(
             f"--key {key}: {error.strerror}", "head -c 32 /dev/urandom > KEY"
         ) from error
+    if len(secret) > MAX_KEY:
+        raise UsageError(f"--key {key}: over {MAX_KEY} bytes, expected a secret", _NEW_KEY)
+    secret = secret.strip()
     if len(secret) < 16:
         raise UsageError(
             f"--key {key}: it holds {len(secret)} bytes, expected 16 or more",

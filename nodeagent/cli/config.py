@@ -9,9 +9,11 @@ import click
 from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import console, emit_json, text_only
 from nodeagent.errors import ConfigError
+from nodeagent.given import read_given
 from nodeagent.model.configfile import (
     DEFAULT_PATH,
     MAX_BYTES,
+    REMEDY,
     Loaded,
     document,
     example,
@@ -75,11 +77,13 @@ def _read(path: str) -> Loaded:
     if path == DEFAULT_PATH and not file.exists():
         return parse("", path)
     try:
-        with file.open("rb") as stream:
-            text = stream.read(MAX_BYTES).decode()
+        data = read_given(file, MAX_BYTES)
+        text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(
             f"{path}: {said}", "name a file with --file, or make one with --example"
         ) from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path}: over {MAX_BYTES} bytes, expected a configuration file", REMEDY)
     return parse(text, path)

@@ -113,10 +113,10 @@ def _gather(paths: tuple[str, ...], stack: ExitStack) -> tuple[list[Text], Root 
 def _read(path: Path, name: str) -> Text:
     from nodeagent.discover.paste.part import Text
     from nodeagent.errors import ReadError
+    from nodeagent.given import read_given
 
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_given(path, MAX_BYTES)
     except OSError as error:
         raise ReadError(
             str(path), error.strerror or str(error), "give a file that can be read"

@@ -52,8 +52,6 @@ def diff(invocation: Invocation, a: str, b: str) -> int:
             },
         )
         return 0
-    from rich.markup import escape
-
     out = console()
     if not found:
         out.print("no difference")
@@ -65,7 +63,7 @@ def diff(invocation: Invocation, a: str, b: str) -> int:
             line += f" {_shown(d.a)} -> {_shown(d.b)}"
         elif d.a or d.b:
             line += f" ({d.a or d.b})"
-        out.print(f"[{style}]{escape(line)}[/]")
+        out.print(line, style=style)
     return 0
 
 

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 import click
 
-from nodeagent.errors import NodeagentError, UsageError
+from nodeagent.errors import NodeagentError, UsageError, sentence
+from nodeagent.streams import STREAM_FAULTS, discard_stdout, stand_in
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, short help)
@@ -38,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Every command, its home, and the line that `nodeagentctl --help` shows for it."""
 
+EXIT_UNKNOWN = 3
 EXIT_USAGE = 64
 EXIT_FAULT = 70
 
@@ -119,9 +121,9 @@ def cli(ctx: click.Context, host: str | None, output: str, socket: str | None) -
 
 def fail(message: str, remedy: str, code: int) -> NoReturn:
     """One sentence, one remedy, no traceback."""
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"error: {sentence(message)}", err=True)
     if remedy:
-        click.echo(f"remedy: {remedy}", err=True)
+        click.echo(f"remedy: {sentence(remedy)}", err=True)
     sys.exit(code)
 
 
@@ -149,6 +151,7 @@ _NODE_ONLY = frozenset(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `nodeagentctl`."""
+    stand_in()
     try:
         result = cli.main(args=argv, prog_name="nodeagentctl", standalone_mode=False)
         sys.stdout.flush()
@@ -165,9 +168,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         # The reader (head, less) has what it wanted.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         sys.exit(0)
     except Exception as error:
+        if isinstance(error, OSError) and not error.filename and error.errno in STREAM_FAULTS:
+            discard_stdout()
+            fail(
+                f"standard output: {error.strerror}, not everything was written",
+                "give it a file system with room",
+                EXIT_UNKNOWN,
+            )
         if os.environ.get("NODEAGENT_TRACEBACK"):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name in _NODE_ONLY:

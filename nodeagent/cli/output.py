@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from nodeagent.errors import NodeagentError, UsageError
+from nodeagent.errors import NodeagentError, UsageError, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,8 +32,15 @@ VERDICT_STYLE = {
 
 def emit_json(schema: str, body: Mapping[str, object]) -> None:
     """One object with `"schema": "nodeagent.NAME/v1"` first, on one stdout line."""
-    line = msgspec.json.encode({"schema": f"nodeagent.{schema}/v1", **body})
-    sys.stdout.write(line.decode() + "\n")
+    whole = {"schema": f"nodeagent.{schema}/v1", **body}
+    try:
+        line = msgspec.json.encode(whole).decode()
+        if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
+            line.encode("ascii")
+    except UnicodeEncodeError:
+        # A file's name that is no UTF-8, or a stream that is not: escapes say the same in ASCII.
+        line = json.dumps(msgspec.to_builtins(whole), separators=(",", ":"))
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
@@ -43,17 +52,25 @@ def text_only(output: str, what: str) -> None:
 
 def note(message: str) -> None:
     """A message to the person, on stderr."""
-    click.echo(message, err=True)
+    click.echo(visible(message), err=True)
 
 
 def console(*, stderr: bool = False) -> Console:
     """A rich console: colour only on a terminal, NO_COLOR honoured, at most 100 columns when
-    piped."""
-    from rich.console import Console
+    piped; no control character reaches the terminal but its own."""
+    from nodeagent.cli.render.visible import Visible
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else int(os.environ.get("COLUMNS", "100"))
-    return Console(file=stream, highlight=False, width=width, soft_wrap=width is None)
+    width = None if stream.isatty() else _columns()
+    # No markup: names of processes, files and feeds may hold square brackets.
+    return Visible(file=stream, highlight=False, markup=False, width=width, soft_wrap=width is None)
+
+
+def _columns() -> int:
+    """COLUMNS, where it is a number that a table can be laid out in."""
+    text = os.environ.get("COLUMNS", "")
+    width = int(text) if len(text) <= 6 and text.isascii() and text.isdigit() else 0
+    return max(20, width) if width else 100
 
 
 def write_whole(file: str, text: str, *, mode: int = 0o644) -> None:
@@ -61,6 +78,15 @@ def write_whole(file: str, text: str, *, mode: int = 0o644) -> None:
     if file == "-":
         sys.stdout.write(text)
         return
+    try:
+        if _is_special(file):
+            with Path(file).open("w", encoding="utf-8") as out:
+                out.write(text)
+            return
+    except OSError as error:
+        raise _unwritten(file, error) from error
+    # Behind a link stands the file that is meant.
+    file = os.path.realpath(file)
     temporary = f"{file}.{os.getpid()}.tmp"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -74,6 +100,19 @@ def write_whole(file: str, text: str, *, mode: int = 0o644) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise NodeagentError(
-            f"{file} could not be written: {error.strerror}", "give a path with room and rights"
-        ) from error
+        raise _unwritten(file, error) from error
+
+
+def _is_special(file: str) -> bool:
+    """Whether it is a device, pipe or socket: written into, never replaced by a file."""
+    try:
+        mode = Path(file).stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _unwritten(file: str, error: OSError) -> NodeagentError:
+    return NodeagentError(
+        f"{file} could not be written: {error.strerror}", "give a path with room and rights"
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import pathlib
 
 from nodeagent.check.policy import Policy
 from nodeagent.check.policyfile import MAX_BYTES, REMEDY, parse
 from nodeagent.errors import ConfigError
+from nodeagent.given import read_given
 
 
 def read_policy(path: str | None) -> Policy:
@@ -15,8 +15,7 @@ def read_policy(path: str | None) -> Policy:
     if path is None:
         return Policy()
     try:
-        with pathlib.Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_given(path, MAX_BYTES)
         text = data.decode()
     except OSError as error:
         raise ConfigError(

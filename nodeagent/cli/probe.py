@@ -15,7 +15,7 @@ import click
 
 from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import console, emit_json, note
-from nodeagent.errors import UnavailableError, UsageError
+from nodeagent.errors import UnavailableError, UsageError, visible
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.histogram import Histogram
 from nodeagent.model.probe import CpuDelay, ProbeStatus
@@ -72,13 +72,14 @@ def capabilities(invocation: Invocation) -> int:
         )
     else:
         from rich.table import Table
+        from rich.text import Text
 
         view = Table(box=None, pad_edge=False)
         for column in ("KIND", "WORKS", "WHAT WAS SEEN"):
             view.add_column(column, overflow="fold")
         for kind in kinds:
             word, style = ("yes", "green") if kind.works else ("no", "yellow")
-            view.add_row(kind.kind, f"[{style}]{word}[/]", kind.reason)
+            view.add_row(kind.kind, Text(word, style), kind.reason)
         console().print(view)
     return 0 if any(kind.works for kind in kinds) else EXIT_NOTHING
 
@@ -107,7 +108,7 @@ class Target:
             if not entry.name.isdigit() or not (self.names or int(entry.name) in self.explicit):
                 continue
             try:
-                name = (entry / "comm").read_text().strip()
+                name = (entry / "comm").read_text(errors="replace").strip()
             except OSError:
                 continue
             if int(entry.name) in self.explicit or name in self.names:
@@ -282,7 +283,7 @@ class Reading:
         for delay in sorted(self.status.delays, key=lambda d: -d.runq.maximum):
             ran = sum(ns for _, ns in delay.run_ns_by_cpu) / 1e9
             on = CpuSet.of(cpu for cpu, _ in delay.run_ns_by_cpu)
-            who = f"{self.called.get(delay.pid, '')} ({delay.pid})"
+            who = f"{visible(self.called.get(delay.pid, ''))} ({delay.pid})"
             view.add_row(who, *cells(delay.runq), f"{ran:.3f}", str(on))
         for cpu in self.cpus:
             view.add_row(f"cpu {cpu.cpu}, every task", *cells(cpu.runq), "", str(cpu.cpu))

@@ -77,7 +77,9 @@ def _print_ring(r: RingStatus) -> None:
         style, state = "yellow", "producer gone, draining"
     elif r.heartbeat_age_ns > 500_000_000:
         style, state = "bold red", "STALE"
-    out.print(f"[bold]{r.feed}[/] {r.kind}  [{style}]{state}[/]")
+    from rich.text import Text
+
+    out.print(Text.assemble((r.feed, "bold"), f" {r.kind}  ", (state, style)))
     out.print(
         f"  incarnation {r.incarnation}, pid {r.producer_pid}, heartbeat "
         f"{r.heartbeat_age_ns / 1e6:,.0f} ms ago"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.errors import ConfigError, NodeagentError, ParseError, UsageError
+from nodeagent.given import read_given
 from nodeagent.model.configfile import DEFAULT_PATH, MAX_BYTES, Loaded, parse
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Placement, ProcessState, Workload
@@ -37,8 +38,7 @@ def cpu_list(option: str, text: str) -> CpuSet:
 def read_text(path: str) -> str:
     """At most MAX_BYTES of UTF-8. Raises ConfigError."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_given(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror or error}",

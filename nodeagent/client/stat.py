@@ -53,7 +53,7 @@ def stat(path: str | os.PathLike[str]) -> tuple[tuple[FeedStatus, ...], tuple[Ri
                     before = rings.get(key)
                     readers = (before.readers if before else ()) + row.ring.readers
                     rings[key] = dataclasses.replace(row.ring, readers=readers)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UnavailableError(
             f"{path}: {what}", "is nodeagentd running, and may this user reach it?"

@@ -21,9 +21,11 @@ from grpc_reflection.v1alpha import reflection
 from nodeagent.api.v1 import controller_pb2_grpc
 from nodeagent.controller.service import ControllerService, Fleet, FleetService
 from nodeagent.controller.store import MAX_EVENTS, Store
-from nodeagent.errors import ConfigError, NodeagentError, UnavailableError, UsageError
+from nodeagent.errors import ConfigError, NodeagentError, UnavailableError, UsageError, sentence
+from nodeagent.given import read_given
 from nodeagent.rpc import options
 from nodeagent.rpc.wire import Message
+from nodeagent.streams import stand_in
 
 DEFAULT_STATE_DIR = "/var/lib/nodeagent-controller"
 SERVICES = ("nodeagent.api.v1.ControllerService", "nodeagent.api.v1.FleetService")
@@ -47,13 +49,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Events kept; beyond it the oldest go."""
 
 
+MAX_CONFIG = 1 << 20
+"""Bytes of the configuration file."""
+
+
 def read_settings(path: str | None) -> Settings:
     """The settings of a file; the defaults for none. Raises ConfigError."""
     if path is None:
         return Settings()
     remedy = "it may hold listen, state_dir and max_events"
     try:
-        text = pathlib.Path(path).read_text()
+        data = read_given(path, MAX_CONFIG)
+        if len(data) > MAX_CONFIG:
+            raise ConfigError(f"{path}: over {MAX_CONFIG} bytes, expected settings", remedy)
+        text = data.decode()
         settings = msgspec.toml.decode(text, type=Settings)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}", remedy) from error
@@ -64,6 +73,9 @@ def read_settings(path: str | None) -> Settings:
         raise ConfigError(
             f"{path}{_line(text, said)}: {said[:1].lower()}{said[1:]}", remedy
         ) from error
+    except (RecursionError, ValueError) as error:
+        # Nesting without end, a number of thousands of digits.
+        raise ConfigError(f"{path}: {str(error).partition(';')[0]}", remedy) from error
     if settings.max_events < 1000:
         raise ConfigError(
             f"{path}: saw max_events = {settings.max_events}, expected at least 1000", remedy
@@ -206,6 +218,7 @@ async def _until_signal(store: Store, listen: str, port_file: pathlib.Path | Non
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `nodeagent-controller`."""
+    stand_in()
     try:
         command.main(args=argv, prog_name="nodeagent-controller", standalone_mode=False)
     except NodeagentError as error:
@@ -223,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str, remedy: str, code: int) -> NoReturn:
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"error: {sentence(message)}", err=True)
     if remedy:
-        click.echo(f"remedy: {remedy}", err=True)
+        click.echo(f"remedy: {sentence(remedy)}", err=True)
     sys.exit(code)

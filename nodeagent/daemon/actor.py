@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from nodeagent.errors import ActError, NodeagentError, UsageError
+from nodeagent.errors import ActError, NodeagentError, UsageError, sentence
 from nodeagent.model.actions import (
     MAX_DATAGRAM,
     MAX_ENTRIES,
@@ -46,6 +46,7 @@ from nodeagent.model.settings import Config
 from nodeagent.pin.actor import Actor, Asked
 from nodeagent.pin.audit import Audit
 from nodeagent.pin.undo import Journal
+from nodeagent.streams import stand_in
 
 SOCKET = "actor.sock"
 LOCK = "actor.lock"
@@ -280,7 +281,7 @@ class Server:
     def _answer(self, data: bytes, peer: Peer) -> Reply:
         try:
             call = msgspec.json.decode(data, type=Call)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             return Reply(
                 answer=Answer(
                     seq=_seq_of(data),
@@ -308,7 +309,7 @@ class _Seq(msgspec.Struct):
 def _seq_of(data: bytes) -> int:
     try:
         return msgspec.json.decode(data, type=_Seq).seq
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return 0
 
 
@@ -458,8 +459,8 @@ def _run(argv: list[str] | None) -> None:
     journal = Journal(arguments.state_dir / "journal")
     actor = Actor(journal, Audit(arguments.state_dir), allow=allow, run_dir=arguments.run_dir)
     recovered = actor.recover()
-    for sentence in recovered:
-        _say(sentence)
+    for line in recovered:
+        _say(line)
     try:
         server = Server(arguments.run_dir, actor, recovered, daemon_uid)
     except OSError as error:
@@ -482,10 +483,11 @@ def _run(argv: list[str] | None) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of `nodeagent-actor`."""
+    stand_in()
     try:
         _run(argv)
     except NodeagentError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {sentence(str(error))}\n")
         if error.remedy:
-            sys.stderr.write(f"remedy: {error.remedy}\n")
+            sys.stderr.write(f"remedy: {sentence(error.remedy)}\n")
         sys.exit(error.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodeagent.errors import ConfigError
+from nodeagent.given import read_given
 from nodeagent.model.configfile import MAX_BYTES, REMEDY, Loaded, parse
 
 
@@ -16,8 +17,7 @@ def load(path: Path) -> Loaded:
 def read_text(path: Path) -> str:
     """At most MAX_BYTES of UTF-8. Raises ConfigError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_given(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror or error}",

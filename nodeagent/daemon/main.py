@@ -24,8 +24,9 @@ from nodeagent.daemon.loop import Loop
 from nodeagent.daemon.notify import notifier
 from nodeagent.daemon.setup import set_up
 from nodeagent.discover.root import Root
-from nodeagent.errors import NodeagentError, UnavailableError
+from nodeagent.errors import NodeagentError, UnavailableError, sentence
 from nodeagent.model.configfile import DEFAULT_PATH
+from nodeagent.streams import stand_in
 
 _EPILOG = """example:
   nodeagentd --config /etc/nodeagent/nodeagent.toml
@@ -45,14 +46,15 @@ class Parser(argparse.ArgumentParser):
 
 def fail(message: str, remedy: str, code: int) -> None:
     """One sentence, one remedy, no traceback; ends the process."""
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {sentence(message)}\n")
     if remedy:
-        sys.stderr.write(f"remedy: {remedy}\n")
+        sys.stderr.write(f"remedy: {sentence(remedy)}\n")
     sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `nodeagentd`."""
+    stand_in()
     parser = Parser(
         prog="nodeagentd",
         description=__doc__,

@@ -32,7 +32,7 @@ class Memories:
         try:
             with self._path.open("rb") as file:
                 found = msgspec.json.decode(file.read(MAX_BYTES), type=_File)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, RecursionError):
             return ()
         self._written = found.memory if found.boot_id == self._boot_id else ()
         return self._written

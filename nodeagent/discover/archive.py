@@ -7,12 +7,14 @@ and a file that unpacks to more than the bound is refused.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tarfile
 from typing import BinaryIO, cast
 
 from nodeagent.discover.store import Entry, Link, Store, TableStore
 from nodeagent.errors import NodeagentError, ReadError, UnavailableError
+from nodeagent.given import read_given
 
 MAX_MEMBERS = 200_000
 MAX_BYTES = 256 << 20
@@ -24,7 +26,7 @@ TOPS = ("sys", "proc")
 def open_archive(path: str) -> Store:
     """The machine in that file. Raises ReadError, UnavailableError (no zstd here)."""
     try:
-        with open(path, "rb") as file:
+        with _open(path) as file:
             head = file.read(6)
             file.seek(0)
             if head.startswith(b"\xfd7zXZ"):
@@ -47,6 +49,16 @@ def open_archive(path: str) -> Store:
         if type(error).__name__ in ("LZMAError", "error", "ZstdError"):
             raise _bad(path, str(error)) from error
         raise
+
+
+def _open(path: str) -> BinaryIO:
+    """The file; what cannot be wound back (`<(command)` of a shell) comes through memory."""
+    if os.path.isfile(path):
+        return open(path, "rb")
+    data = read_given(path, MAX_BYTES)
+    if len(data) > MAX_BYTES:
+        raise _bad(path, f"larger than {MAX_BYTES >> 20} MiB")
+    return io.BytesIO(data)
 
 
 def _bad(path: str, reason: str) -> ReadError:

@@ -146,7 +146,7 @@ def decode(raw: str) -> GpuReading:
     """A reading from the child's line (or a capture's)."""
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return _unavailable(f"the device child's answer cannot be read: {error}")
     if not answer.available:
         nvml = Nvml(available=False, reason=answer.reason or "no reason given")

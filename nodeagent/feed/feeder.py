@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from nodeagent.errors import NodeagentError, ParseError, UsageError
+from nodeagent.errors import NodeagentError, ParseError, UsageError, sentence
 from nodeagent.feed.plan import (
     DEFAULT_SOCKET,
     FeederPlan,
@@ -27,6 +27,7 @@ from nodeagent.feed.say import Say
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.settings import FeedSettings
 from nodeagent.native.feed import Format, Line, Options
+from nodeagent.streams import stand_in
 
 _SOURCES = click.Choice(["auto", "socket", "capture", "packet", "xdp", "dpdk"])
 _FORMATS = click.Choice([f.name.lower() for f in Format])
@@ -163,15 +164,16 @@ def _cpus(option: str, text: str | None) -> CpuSet | None:
 
 def main() -> None:
     """Entry point of `nodeagent-feeder`."""
+    stand_in()
     try:
         command.main(prog_name="nodeagent-feeder", standalone_mode=False)
     except NodeagentError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {sentence(str(error))}", err=True)
         if error.remedy:
-            click.echo(f"remedy: {error.remedy}", err=True)
+            click.echo(f"remedy: {sentence(error.remedy)}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
+        click.echo(f"error: {sentence(error.format_message())}", err=True)
         click.echo("remedy: nodeagent-feeder --help", err=True)
         sys.exit(64)
     except click.exceptions.Abort:

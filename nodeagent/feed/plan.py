@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-import pathlib
 from dataclasses import dataclass, field
 
 from nodeagent.errors import ConfigError, UnavailableError, UsageError
-from nodeagent.model.configfile import parse
+from nodeagent.given import read_given
+from nodeagent.model.configfile import MAX_BYTES, REMEDY, parse
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.settings import FeedSettings
 from nodeagent.native.feed import Format, Line, Options
@@ -94,11 +94,17 @@ def from_config(path: str, name: str | None) -> tuple[FeedSettings, str]:
     Raises ConfigError.
     """
     try:
-        text = pathlib.Path(path).read_text()
+        data = read_given(path, MAX_BYTES)
+        text = data.decode()
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}", "name a configuration file that is there"
         ) from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text", "save it as UTF-8") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path}: over {MAX_BYTES} bytes, expected a configuration file", REMEDY)
     config = parse(text, path).config
     socket = f"{config.daemon.run_dir}/ring.sock"
     known = [feed.name for feed in config.feed]

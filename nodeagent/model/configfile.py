@@ -12,7 +12,6 @@ import enum
 import ipaddress
 import json
 import re
-import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from nodeagent.errors import ConfigError, ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.freeze import FreezeWindow
 from nodeagent.model.settings import About, Config, FeedSource
+from nodeagent.model.tomltext import document as document_of
 
 DEFAULT_PATH = "/etc/nodeagent/nodeagent.toml"
 MAX_BYTES = 1 << 20
@@ -116,15 +116,7 @@ def table(section: str, shape: type) -> tuple[Setting, ...]:
 
 def parse(text: str, path: str) -> Loaded:
     """The configuration in `text`; `path` names it in sentences. Raises ConfigError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        where = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        line = int(where[1]) if where else text.count("\n") + 1
-        said = re.sub(r"\s*\(at [^)]*\)$", "", str(error))
-        raise ConfigError(
-            f"{path}:{line}: not TOML: {said[:1].lower()}{said[1:]}", REMEDY
-        ) from error
+    tables = document_of(text, path, REMEDY)
     lines = key_lines(text)
 
     def fail(key: str, sentence: str, remedy: str = REMEDY) -> ConfigError:
@@ -132,7 +124,7 @@ def parse(text: str, path: str) -> Loaded:
 
     known = {name: (shape, many) for name, shape, many in sections()}
     built: dict[str, object] = {}
-    for name, value in document.items():
+    for name, value in tables.items():
         if name not in known:
             raise fail(name, f"unknown section [{name}]", _nearest(name, list(known), "section"))
         shape, many = known[name]
@@ -220,7 +212,7 @@ def _possible(
                 "place.housekeeping",
                 f"[place] housekeeping: saw {_show(error.seen)}, expected {error.expected}",
             ) from error
-    if config.controller.address and not _is_address(config.controller.address):
+    if config.controller.address and not is_address(config.controller.address):
         raise fail(
             "controller.address",
             f"[controller] address: saw {_show(config.controller.address)}, expected HOST:PORT",
@@ -248,9 +240,11 @@ def _possible(
     return tuple(windows), housekeeping
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether it is HOST:PORT, in printable ASCII; an IPv6 host stands in brackets."""
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    plain = bool(host) and host.isascii() and host.isprintable() and " " not in host
+    return plain and len(port) <= 5 and port.isascii() and port.isdigit() and 0 < int(port) < 65536
 
 
 def _choices(kind: object) -> list[str]:
@@ -274,17 +268,23 @@ def _show(value: object) -> str:
 
 # Where keys stand.
 
+_MAX_PARTS = 8
+"""Of a dotted key; no setting has more, and a hostile one half a million."""
+
 
 def key_lines(text: str) -> dict[str, int]:
     """Line (from 1) of every section and key of valid TOML: `pin`, `pin.allow`, `feed[0].name`."""
     lines: dict[str, int] = {}
     counts: dict[str, int] = {}
     prefix = ""
-    at = 0
+    at = counted = 0
+    number = 1
     while at < len(text):
         end = text.find("\n", at)
         end = len(text) if end < 0 else end
-        line, number = text[at:end].strip(), text.count("\n", 0, at) + 1
+        number += text.count("\n", counted, at)
+        counted = at
+        line = text[at:end].strip()
         if not line or line.startswith("#"):
             at = end + 1
             continue
@@ -305,7 +305,7 @@ def key_lines(text: str) -> dict[str, int]:
             key, rest = _key(text, at)
             full = f"{prefix}.{key}" if prefix else key
             parts = full.split(".")
-            for i in range(1, len(parts) + 1):
+            for i in range(1, min(len(parts), _MAX_PARTS) + 1):
                 lines.setdefault(".".join(parts[:i]), number)
             at = _after_value(text, rest)
     return lines
@@ -317,13 +317,9 @@ def _bare(name: str) -> str:
 
 def _key(text: str, at: int) -> tuple[str, int]:
     """The key at `at` and the offset behind its `=`."""
-    i, quote = at, ""
-    while text[i] != "=" or quote:
-        if quote:
-            quote = "" if text[i] == quote else quote
-        elif text[i] in "\"'":
-            quote = text[i]
-        i += 1
+    i = at
+    while i < len(text) and text[i] != "=":
+        i = _after_string(text, i) if text[i] in "\"'" else i + 1
     return _bare(text[at:i]), i + 1
 
 
@@ -333,11 +329,7 @@ def _after_value(text: str, at: int) -> int:
     while at < len(text):
         c = text[at]
         if c in "\"'":
-            mark = c * 3 if text.startswith(c * 3, at) else c
-            at += len(mark)
-            while not text.startswith(mark, at):
-                at += 2 if c == '"' and text[at] == "\\" else 1
-            at += len(mark)
+            at = _after_string(text, at)
             continue
         if c == "#":
             end = text.find("\n", at)
@@ -346,6 +338,20 @@ def _after_value(text: str, at: int) -> int:
         if c == "\n" and depth == 0:
             return at + 1
         depth += (c in "[{") - (c in "]}")
+        at += 1
+    return at
+
+
+def _after_string(text: str, at: int) -> int:
+    """Offset behind the string that begins at `at`."""
+    c = text[at]
+    mark = c * 3 if text.startswith(c * 3, at) else c
+    at += len(mark)
+    while at < len(text) and not text.startswith(mark, at):
+        at += 2 if c == '"' and text[at] == "\\" else 1
+    at += len(mark)
+    # A string of three marks may end in one or two quotes of its own.
+    while len(mark) == 3 and text.startswith(c, at):
         at += 1
     return at
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nodeagent.errors import NodeagentError, UnavailableError, UsageError
+from nodeagent.given import open_given
 from nodeagent.native._core import ffi as _ffi
 from nodeagent.native._core import lib as _lib
 from nodeagent.native.ring import TICK, Frame, Producer
@@ -180,7 +181,9 @@ def capture_error(name: str, error: Any) -> CaptureError | None:
                 "capture on an Ethernet interface, or convert it with editcap",
             )
         case lib.NA_CAPTURE_IO:
-            return CaptureError(f"{where}: {os.strerror(error.err)}", "")
+            return CaptureError(
+                f"{where}: {os.strerror(error.err)}", "name a capture file that can be read"
+            )
     return None
 
 
@@ -447,7 +450,7 @@ def open_capture(file: str) -> int:
     if file == "-":
         return 0
     try:
-        return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return open_given(file)
     except OSError as error:
         raise CaptureError(f"{file}: {error.strerror}", "name a capture that is there") from error
 

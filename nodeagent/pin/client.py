@@ -160,7 +160,7 @@ class ActorClient:
                 raise ConnectionResetError("it closed the connection")
             try:
                 answer = msgspec.json.decode(text, type=Answer)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 for fd in fds:
                     os.close(fd)
                 raise ActError(

@@ -196,7 +196,7 @@ def load(data: bytes, name: str) -> Loaded:
         found.end = offset
         try:
             record = _DECODER.decode(body)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             found.foreign = True
             found.notes.append(f"{name}:{number}: a record of another version is left as it is")
             continue

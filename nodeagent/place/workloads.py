@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
+import warnings
 from collections.abc import Sequence
 from typing import Literal, NoReturn
 
@@ -18,6 +18,7 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.pci import parse_bdf
 from nodeagent.model.placement import Match, Sharing, Workload
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.tomltext import document as document_of
 
 MAX_WORKLOADS = 512
 MAX_CPUS = 1 << 13
@@ -103,16 +104,7 @@ class _Lines:
 def parse(text: str, path: str) -> tuple[Workload, ...]:
     """The workloads of a file's text. Raises ConfigError: one sentence, FILE:LINE, remedy."""
     lines = _Lines(text, path)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        number = found[1] if found else str(max(1, len(text.splitlines())))
-        sentence = re.sub(r"\s*\(at [^)]*\)", "", str(error))
-        raise ConfigError(
-            f"{path}:{number}: this is not TOML: {sentence}",
-            "mend that line; examples/workloads.toml shows the form",
-        ) from error
+    document = document_of(text, path, "mend that line; examples/workloads.toml shows the form")
     try:
         file = msgspec.convert(document, File)
     except msgspec.ValidationError as error:
@@ -235,8 +227,11 @@ def _match(index: int, table: WorkloadTable, lines: _Lines) -> Match:
             )
     if table.match.cmdline is not None:
         try:
-            re.compile(table.match.cmdline)
-        except re.error as error:
+            with warnings.catch_warnings():
+                # What a later Python may read otherwise is no news for stderr.
+                warnings.simplefilter("ignore")
+                re.compile(table.match.cmdline)
+        except (re.error, OverflowError, RecursionError) as error:
             lines.fail(
                 index,
                 "match.cmdline",

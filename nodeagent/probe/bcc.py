@@ -17,7 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeagent.errors import UnavailableError
+from nodeagent.errors import UnavailableError, UsageError
+from nodeagent.given import read_given
 from nodeagent.probe.loader import missing_rights, native
 from nodeagent.probe.sentence import no_btf, no_rights
 
@@ -26,6 +27,8 @@ MAX_SECONDS = 3600.0
 GRACE_S = 2.0
 """After SIGINT, and again after SIGTERM: BCC was seen to ignore the first."""
 
+MAX_SCRIPT = 4 << 20
+"""Bytes of a script."""
 PACKAGES = pathlib.Path("/usr/lib/python3/dist-packages")
 """Where Debian puts modules for its own Python."""
 
@@ -80,8 +83,10 @@ def run(
 ) -> Done:
     """Runs the script with our Python, its standard streams ours.
 
-    Raises UnavailableError where python3-bpfcc is not installed, RightsError without the rights.
+    Raises UsageError for what is no script, UnavailableError where python3-bpfcc is not installed,
+    RightsError without the rights.
     """
+    text = _text_of(script)
     if not (packages / "bcc" / "__init__.py").is_file():
         raise UnavailableError(
             f"BCC's Python module is not installed: {packages}/bcc is missing",
@@ -92,7 +97,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="nodeagent-bcc-") as folder:
         # One link in a folder of its own: nothing else of the distribution's packages comes along.
         (pathlib.Path(folder) / "bcc").symlink_to(packages / "bcc")
-        headers = _headers(pathlib.Path(folder) / "kernel", script)
+        headers = _headers(pathlib.Path(folder) / "kernel", text)
         # In a session of its own: Ctrl-C reaches it through us, once, and its children end with it.
         child = subprocess.Popen(
             [sys.executable, "-c", START, str(script), *arguments],
@@ -109,7 +114,26 @@ def run(
             raise
 
 
-def _headers(folder: pathlib.Path, script: pathlib.Path) -> dict[str, str]:
+def _text_of(script: pathlib.Path) -> str:
+    """What Python will run; read before, for its headers. Raises UsageError."""
+    remedy = "name a Python script that uses bcc, such as runqlat.py"
+    # A pipe could be read once only, and Python reads it, too.
+    if script.exists() and not script.is_file():
+        raise UsageError(f"{script}: no regular file, expected a Python script", remedy)
+    try:
+        data = read_given(script, MAX_SCRIPT)
+        text = data.decode()
+    except OSError as error:
+        raise UsageError(f"{script}: {error.strerror}", remedy) from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{script}:{line}: not UTF-8 text", remedy) from error
+    if len(data) > MAX_SCRIPT:
+        raise UsageError(f"{script}: over {MAX_SCRIPT >> 20} MiB, expected a script", remedy)
+    return text
+
+
+def _headers(folder: pathlib.Path, text: str) -> dict[str, str]:
     """Which headers BCC compiles against: the running kernel's, or its types from BTF; never
     another kernel's, which compile and read the wrong fields."""
     release = os.uname().release
@@ -130,7 +154,7 @@ def _headers(folder: pathlib.Path, script: pathlib.Path) -> dict[str, str]:
         "#define KERNEL_VERSION(a, b, c) (((a) << 16) + ((b) << 8) + (c))\n"
     )
     # Kernel headers the script names are empty too: what they would define is there already.
-    named = re.findall(r"#\s*include\s*<((?:\w[\w.-]*/)+\w[\w.-]*)>", script.read_text())
+    named = re.findall(r"#\s*include\s*<((?:\w[\w.-]*/)+\w[\w.-]*)>", text)
     for name in {*STUBS, *(n for n in named if not n.startswith("bcc/"))}:
         path = include / name
         path.parent.mkdir(parents=True, exist_ok=True)

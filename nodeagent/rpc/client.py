@@ -11,6 +11,7 @@ import grpc
 
 from nodeagent.api.v1 import controller_pb2, controller_pb2_grpc, node_pb2, node_pb2_grpc
 from nodeagent.errors import NodeagentError, RightsError, UnavailableError, UsageError
+from nodeagent.model.configfile import is_address
 from nodeagent.model.event import Event
 from nodeagent.model.finding import Finding
 from nodeagent.model.placement import Held, Placement
@@ -101,8 +102,9 @@ class NodeClient:
             ) from None
         except PermissionError:
             raise RightsError(f"{self.path}: no right to look there", NO_RIGHT) from None
-        except NotADirectoryError as error:
-            raise UsageError(f"{self.path}: {error.strerror}", "give --socket a path") from None
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"{self.path}: {said}", "give --socket a path") from None
         if not os.access(path, os.W_OK):
             raise RightsError(f"{self.path}: no right to connect", NO_RIGHT)
 
@@ -135,6 +137,11 @@ class FleetClient:
     def __init__(self, address: str | None = None, *, deadline_s: float = DEADLINE_S) -> None:
         self.address = address or options.DEFAULT_CONTROLLER
         self._deadline_s = deadline_s
+        # gRPC takes port 99999 for 34463.
+        if not is_address(self.address):
+            raise UsageError(
+                f"controller {self.address}: saw no HOST:PORT", "such as 10.0.0.5:7440"
+            )
         self._channel = grpc.insecure_channel(self.address, options=options.CLIENT)
         self._stub = controller_pb2_grpc.FleetServiceStub(self._channel)
 

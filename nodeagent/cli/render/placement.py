@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nodeagent.errors import visible
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
@@ -189,7 +190,7 @@ def _what(placed: Placed) -> str:
 
 
 def _process_line(placed: Placed, process: ProcessState, action: Action | None) -> str:
-    name = f"{process.comm} ({process.pid})"
+    name = f"{visible(process.comm)} ({process.pid})"
     total = len(process.threads)
     if action is None:
         outside = sum(not inside(t.cpus, placed.cpus) for t in process.threads)

@@ -13,6 +13,7 @@ from rich.text import Text
 from nodeagent.check.summary import summary
 from nodeagent.cli.output import VERDICT_STYLE, console
 from nodeagent.cli.standalone import screen
+from nodeagent.errors import visible
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.histogram import Histogram
@@ -29,7 +30,7 @@ PAIRS = frozenset({"wire_to_ring_ns", "data_age_quantiles_ns", "run_ns_by_cpu"})
 
 def plain(text: str) -> str:
     """Text of another machine without what would move a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return visible(text)
 
 
 def when(at_ns: int) -> str:

@@ -1,0 +1,80 @@
+"""Files that a person names: opened without waiting for ever, read with a bound.
+
+A path on a command line may be a FIFO that nobody writes to, /dev/zero, a terminal or a directory.
+`<(command)` of a shell is a FIFO as well, and works.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+
+WAIT_S = 5.0
+"""How long a FIFO may have no writer, or give nothing to a reader that cannot wait by itself."""
+_POLL_MS = 50
+_CHUNK = 1 << 20
+
+
+def open_given(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read from, blocking; a FIFO has something to read. Raises OSError."""
+    fd = _open(path)
+    try:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode) and not _ready(fd, WAIT_S):
+            raise TimeoutError(0, f"a pipe that gave nothing in {WAIT_S:g} s")
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_given(path: str | os.PathLike[str], limit: int) -> bytes:
+    """At most `limit` + 1 bytes: one more than allowed says that the file is larger.
+
+    Waits for a writer that is there as long as that takes, for one that is not WAIT_S. Raises
+    OSError.
+    """
+    fd = _open(path)
+    try:
+        is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        if not is_pipe:
+            os.set_blocking(fd, True)
+        found = bytearray()
+        deadline = time.monotonic() + WAIT_S
+        while len(found) <= limit:
+            hung_up = is_pipe and _hung_up(fd)
+            try:
+                chunk = os.read(fd, min(_CHUNK, limit + 1 - len(found)))
+            except BlockingIOError:
+                _ready(fd, WAIT_S)
+                continue
+            found += chunk
+            if chunk:
+                continue
+            if not is_pipe or found or hung_up:
+                break
+            if time.monotonic() >= deadline:
+                raise TimeoutError(0, f"a pipe that nobody wrote to in {WAIT_S:g} s")
+            _ready(fd, _POLL_MS / 1000)
+        return bytes(found)
+    finally:
+        os.close(fd)
+
+
+def _open(path: str | os.PathLike[str]) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def _ready(fd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _hung_up(fd: int) -> bool:
+    """Whether a writer was there and has gone; asked before a read, for it may leave something."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))

@@ -1,0 +1,131 @@
+"""Files that a person names, and standard streams that were closed or are full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from nodeagent import given
+from nodeagent.errors import MAX_SENTENCE, sentence, visible
+from nodeagent.given import open_given, read_given
+
+
+def test_reads_no_more_than_the_limit_and_one() -> None:
+    assert len(read_given("/dev/zero", 1000)) == 1001
+    assert read_given("/dev/null", 1000) == b""
+
+
+def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(b"x" * 300_000))
+    writer.start()
+    assert read_given(fifo, 1 << 20) == b"x" * 300_000
+    writer.join()
+
+
+def test_a_pipe_that_a_writer_opened_and_left_is_empty(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(b""))
+    writer.start()
+    assert read_given(fifo, 100) == b""
+    writer.join()
+
+
+def test_a_pipe_without_a_writer_ends_in_an_error(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(TimeoutError, match="nobody wrote"):
+        read_given(fifo, 100)
+    with pytest.raises(TimeoutError, match="gave nothing"):
+        open_given(fifo)
+
+
+def test_a_directory_and_a_loop_of_links_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(IsADirectoryError):
+        read_given(tmp_path, 100)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_given(tmp_path / "a")
+    assert given.WAIT_S < 10
+
+
+def test_control_characters_are_shown_escaped() -> None:
+    assert visible("vllm rank 0") == "vllm rank 0"
+    assert visible("a\x1b[2J\nb\x9b\u202e") == r"a\x1b[2J\x0ab\x9b\u202e"
+    assert visible(os.fsdecode(b"\xff\xfe")) == r"\xff\xfe"
+    assert visible("Zürich ☃") == "Zürich ☃"
+    assert len(sentence("x" * 10_000)) == MAX_SENTENCE
+
+
+CTL = Path(sys.executable).parent / "nodeagentctl"
+
+
+def run(line: str) -> subprocess.CompletedProcess[str]:
+    """In a shell, for its redirections."""
+    return subprocess.run(
+        ["bash", "-c", line.replace("CTL", str(CTL))],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["config --show", "config --example", "--help", "explain"])
+def test_a_full_disk_behind_stdout_is_a_sentence(command: str) -> None:
+    done = run(f"CTL {command} > /dev/full")
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: standard output: No space left on device")
+    assert "remedy: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["config --show", "completion bash", "--help"])
+def test_closed_streams_are_no_fault_of_ours(command: str) -> None:
+    assert run(f"CTL {command} >&-").returncode == 0
+    assert run(f"CTL {command} <&- >&- 2>&-").returncode == 0
+
+
+def test_columns_that_are_no_number_change_nothing() -> None:
+    usual = run("COLUMNS= CTL config --show")
+    assert usual.returncode == 0
+    for columns in ("abc", "-5", "0", "99999999999999999999"):
+        assert run(f"COLUMNS={columns} CTL config --show").stdout == usual.stdout
+
+
+def test_names_that_are_no_utf8_are_said_and_are_valid_json(tmp_path: Path) -> None:
+    done = run("CTL --host $'/nope\\xff\\x1b[31m' topology show")
+    assert done.returncode == 64
+    assert r"/nope\xff\x1b[31m" in done.stderr
+    paste = os.fsencode(tmp_path) + b"/\xff\n"
+    with open(paste, "wb") as file:  # noqa: PTH123  # a name that is no text
+        file.write(b"nothing\n")
+    done = run(f"CTL -o json diagnose {tmp_path}/$'\\xff\\n'")
+    assert done.returncode in (0, 1, 2, 3)
+    assert done.stdout.startswith('{"schema":"nodeagent.findings/v1"')
+
+
+def test_a_device_is_written_into_and_never_replaced(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    target = tmp_path / "target"
+    (tmp_path / "link").symlink_to(target)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(fifo.read_bytes()))
+    reader.start()
+    done = run(f"CTL topology show --svg {fifo}")
+    assert done.returncode == 0, done.stderr
+    reader.join()
+    assert fifo.is_fifo()
+    assert found[0].startswith(b"<svg")
+    assert run(f"CTL topology show --svg {tmp_path}/link").returncode == 0
+    assert (tmp_path / "link").is_symlink()
+    assert target.read_bytes().startswith(b"<svg")
