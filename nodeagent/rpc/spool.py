@@ -367,7 +367,7 @@ def _read_identity(path: pathlib.Path) -> tuple[Identity | None, str]:
         agent_uuid, epoch = str(uuid.UUID(values["uuid"])), int(values["epoch"])
     except FileNotFoundError:
         return None, ""
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None, "agent.json was damaged, a new UUID was made"
     return Identity(agent_uuid=agent_uuid, epoch=epoch), ""
 
