@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,11 +16,12 @@ from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import console, emit_json, note
 from nodeagent.cli.standalone.job import Job, Options
 from nodeagent.cli.standalone.view import View
-from nodeagent.cli.standalone.workplace import Workplace
+from nodeagent.cli.standalone.workplace import RUN_DIR, STATE_DIR, Workplace
 from nodeagent.errors import UsageError
 
 RATE = 150_000
-REFRESH_PER_S = 2
+PROGRESS_S = 4.0
+"""Pause between two lines of progress where there is no screen."""
 
 
 def examples_folder(given: str | None) -> pathlib.Path:
@@ -36,20 +38,58 @@ def examples_folder(given: str | None) -> pathlib.Path:
 
 @contextmanager
 def screen(output: str) -> Iterator[tuple[Callable[[View], None], bool]]:
-    """What draws a View, and whether anybody watches: a live screen on a terminal, else nothing."""
-    if output != "table" or not sys.stdout.isatty():
+    """What shows a View, and whether it is a live screen.
+
+    On a terminal the screen; else a line on stderr every few seconds: for a table always, for JSON
+    where stderr is a terminal.
+    """
+    if output == "table" and sys.stdout.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        from nodeagent.cli.standalone.screen import render
+
+        # One that wraps: what is longer than a line is shown whole.
+        wrapping = Console(file=sys.stdout, highlight=False)
+        with Live(console=wrapping, screen=True, auto_refresh=False) as live:
+
+            def draw(view: View) -> None:
+                size = live.console.size
+                live.update(render(view, (size.width, size.height)), refresh=True)
+
+            yield draw, True
+    elif output == "table" or sys.stderr.isatty():
+        yield Lines(), False
+    else:
         yield (lambda _view: None), False
-        return
-    from rich.live import Live
 
-    from nodeagent.cli.standalone.screen import render
 
-    with Live(console=console(), screen=True, auto_refresh=False) as live:
-        yield (lambda view: live.update(render(view), refresh=True)), True
+class Lines:
+    """A line on stderr for each new step, and one every PROGRESS_S while it runs."""
+
+    def __init__(self) -> None:
+        self._step = ""
+        self._next_s = 0.0
+
+    def __call__(self, view: View) -> None:
+        """Says it when it is time to."""
+        now_s = time.monotonic()
+        if view.step != self._step or now_s >= self._next_s:
+            self._step, self._next_s = view.step, now_s + PROGRESS_S
+            from nodeagent.cli.standalone.report import progress
+
+            note(progress(view))
 
 
 @click.command(
-    epilog="\b\nExample:  script/run --for 20 -o json\n"
+    epilog="\b\nExample:     script/run --for 20 -o json\n"
+    f"Environment: {RUN_DIR}    sockets and logs, removed at the end; must be empty or absent\n"
+    "             (default /run/nodeagent-run, without root below XDG_RUNTIME_DIR)\n"
+    f"             {STATE_DIR}  undo journal, audit record, controller's store; stays\n"
+    "             (default /var/lib/nodeagent-run, without root below XDG_STATE_HOME)\n"
+    "             NODEAGENT_KEEP_LOGS=1  keep the children's output in log/ below the latter\n"
+    "Exit codes:  0 it ran and everything was undone, 1 a part of it failed and the host is as it\n"
+    "             was, 2 a change could not be undone, 3 it could not start; 64 wrong usage\n\n"
     "Ctrl-C stops everything in order and undoes every change to the host; exit 0 then."
 )
 @click.option(
@@ -79,30 +119,42 @@ def run(
     host: str | None,
     rate: int,
     examples: str | None,
-) -> None:
+) -> int:
     """Run the main job on this machine: controller, daemon, feed, two workloads, probe."""
     shape = output or invocation.output
+    if shape == "jsonl":
+        raise UsageError("run prints one object, when it ends", "nodeagentctl run -o json")
     folder = examples_folder(examples)
     recorded = host or invocation.host
     if recorded is not None:
-        # Before anything is started: a path that is no machine is wrong usage.
+        # A path that is none is wrong usage: said now, not by a daemon that does not come up.
         open_root(recorded).close()
-    with screen(shape) as (show, live):
-        options = Options(
-            seconds=seconds,
-            rate=rate,
-            host=recorded,
-            config=folder / "standalone.toml",
-            examples=folder,
-            live=live,
-        )
-        job = Job(options=options, work=Workplace.default(), show=show)
-        result = job.run()
+        recorded = str(pathlib.Path(recorded).absolute())
+    job: Job | None = None
+    try:
+        with screen(shape) as (show, live):
+            options = Options(
+                seconds=seconds,
+                rate=rate,
+                host=recorded,
+                config=folder / "standalone.toml",
+                examples=folder,
+                live=live,
+            )
+            job = Job(options=options, work=Workplace.default(), show=show)
+            result = job.run()
+    finally:
+        # While the screen was there, there was no place for them.
+        for sentence in job.notes if job is not None and job.options.live else ():
+            note(f"note: {sentence}")
     if shape == "json":
         emit_json("run", result)
-        return
-    from nodeagent.cli.standalone.report import report
+    else:
+        from nodeagent.cli.standalone.report import report
 
-    for sentence in job.notes if live else ():
-        note(f"note: {sentence}")
-    console().print(report(result))
+        # In a file a line stays a line, so that it can be searched for.
+        piped = not sys.stdout.isatty()
+        console().print(report(result, job.status), soft_wrap=piped)
+    undo = result["undo"]
+    assert isinstance(undo, dict)
+    return 0 if undo["verified"] else 2

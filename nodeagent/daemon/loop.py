@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -78,6 +79,8 @@ class Loop:
         self._costs = Costs()
         self._probe: Probe | None = None
         self._no_probe = "no actor that could load it"
+        if doors.host is not None:
+            self._no_probe = "a recorded machine does not run"
         self._link: Link | None = None
         self._journal: Journal | None = None
         self._journal_s = 0.0
@@ -85,6 +88,8 @@ class Loop:
         self._snapshot_s = float("-inf")
         self._started_ns = time.time_ns()
         self._hostname = socket.gethostname()
+        if doors.host is not None:
+            self._hostname = f"{Path(doors.host).name} (recorded)"
         self._machine = MachineReader(self._ask, host=doors.host)
         run_dir = setup.run_dir
         self._freeze = run_dir / "freeze"
@@ -184,8 +189,9 @@ class Loop:
             self._snapshot_s = now_s
         at_ns = time.time_ns()
         processes: tuple[ProcessState, ...] = ()
-        if self._setup.workloads:
-            # Without workloads nothing is asked of other people's processes.
+        if self._setup.workloads and self._doors.host is None:
+            # Without workloads nothing is asked of other people's processes; a recorded machine's
+            # are not here.
             processes = self._doors.processes.scan(self._watched, now_s)
         reading = Reading(at_ns=at_ns, processes=processes)
         rings = self._rings
@@ -217,6 +223,9 @@ class Loop:
             notices=notices,
         )
         self._state, decisions = turn(self._state, seen, at_ns)
+        if self._doors.host is not None:
+            said = f"recorded machine {self._doors.host}: {decisions.sentence}"
+            decisions = replace(decisions, sentence=said)
         # Before it is acted upon: a daemon killed meanwhile must not correct a second time.
         self._memory.write(to_keep(self._state))
         self._acting.replace(decisions.queue)

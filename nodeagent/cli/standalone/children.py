@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -17,6 +18,8 @@ from nodeagent.errors import NodeagentError
 STOP_S = 10.0
 """How long a child may take to stop by itself before it is killed."""
 POLL_S = 0.02
+_ORPHAN = '[ "$PPID" = "$0" ] && exec "$@"'
+"""Run by sh once the death signal is set. A parent that died before that would never send one."""
 
 
 def start_time(pid: int) -> int | None:
@@ -59,8 +62,19 @@ class Child:
 
     def complaint(self) -> str:
         """The last line it wrote to stderr, for an error sentence."""
-        lines = [x for x in self.log.read_text(errors="replace").splitlines() if x.strip()]
-        return lines[-1] if lines else "it said nothing"
+        try:
+            text = self.log.read_text(errors="replace")
+        except OSError as error:
+            return f"its output cannot be read ({error.strerror})"
+        lines = [x.strip() for x in text.splitlines() if x.strip()]
+        # Ours say "error: ..." and then "remedy: ..."; of a traceback the last line counts.
+        said = next((x for x in reversed(lines) if x.startswith("error: ")), None)
+        if said is not None:
+            return said.removeprefix("error: ")
+        if lines:
+            return lines[-1]
+        full = os.statvfs(self.log.parent).f_bavail == 0
+        return f"there is no room left in {self.log.parent}" if full else "it said nothing"
 
 
 @dataclass(slots=True)
@@ -84,7 +98,10 @@ class Children:
         logs.mkdir(parents=True, exist_ok=True)
         out, log = logs / f"{name}.out", logs / f"{name}.log"
         setpriv = shutil.which("setpriv")
-        full = [setpriv, "--pdeathsig", "TERM", "--", *argv] if setpriv else list(argv)
+        full = list(argv)
+        if setpriv is not None:
+            gate = ["sh", "-c", _ORPHAN, str(os.getpid())]
+            full = [setpriv, "--pdeathsig", "TERM", "--", *gate, *argv]
         with out.open("wb") as stdout, log.open("wb") as stderr:
             process = subprocess.Popen(
                 full,
@@ -124,7 +141,10 @@ class Children:
             status = child.process.wait()
         if child in self.running:
             self.running.remove(child)
-            self._write()
+            with contextlib.suppress(OSError):
+                # A full disk must not keep the others from being stopped; a row of a process that
+                # has ended means nothing to the next start.
+                self._write()
         return status
 
     def stop_all(self) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from nodeagent.cli.standalone.view import OwnCost
 
+PSS_S = 10.0
+"""Pause between two readings of memory: walking the page tables is itself a cost."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -26,12 +28,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of one process so far, in seconds; 0 when it is gone."""
+    """User and system time of one process and of its children that have ended, in seconds; 0 when
+    it is gone. Source: proc_pid_stat(5), fields 14 to 17."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return sum(int(n) for n in fields[11:15]) / _TICKS
 
 
 def pss_bytes(pid: int) -> int:
@@ -54,6 +57,8 @@ class CostMeter:
     pids: tuple[int, ...]
     started: float = 0.0
     cpu_at_start: float = 0.0
+    _pss: int = 0
+    _pss_at: float = float("-inf")
 
     def _cpu(self) -> float:
         own = sum(os.times()[:2])
@@ -63,11 +68,11 @@ class CostMeter:
         """Counts from now."""
         self.started, self.cpu_at_start = time.monotonic(), self._cpu()
 
-    def read(self) -> OwnCost:
-        """The cost since `start`; PSS costs some milliseconds to read."""
-        elapsed = max(time.monotonic() - self.started, 1e-9)
-        everyone = [os.getpid(), *(p for pid in self.pids for p in descendants(pid))]
-        return OwnCost(
-            cpu_percent=100 * (self._cpu() - self.cpu_at_start) / elapsed,
-            pss_bytes=sum(pss_bytes(p) for p in everyone),
-        )
+    def read(self, *, fresh: bool = False) -> OwnCost:
+        """The cost since `start`. Memory is read once in PSS_S, or now where `fresh` is wanted."""
+        now = time.monotonic()
+        cpu = self._cpu() - self.cpu_at_start
+        if fresh or now - self._pss_at >= PSS_S:
+            everyone = [os.getpid(), *(p for pid in self.pids for p in descendants(pid))]
+            self._pss, self._pss_at = sum(pss_bytes(p) for p in everyone), now
+        return OwnCost(cpu_percent=100 * cpu / max(now - self.started, 1e-9), pss_bytes=self._pss)

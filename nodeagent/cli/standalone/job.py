@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import pathlib
 import select
@@ -25,7 +26,7 @@ from nodeagent.cli.standalone.cost import CostMeter
 from nodeagent.cli.standalone.reference import vwap_sums
 from nodeagent.cli.standalone.summary import ReaderResult, Undone, summary
 from nodeagent.cli.standalone.view import OwnCost, VectorLoad, View
-from nodeagent.cli.standalone.workplace import Workplace
+from nodeagent.cli.standalone.workplace import LOCK, RUN_DIR, STATE_DIR, Workplace
 from nodeagent.errors import NodeagentError
 from nodeagent.model.configfile import parse, shown
 from nodeagent.model.cpuset import CpuSet
@@ -42,7 +43,12 @@ SETTLE_S = 10.0
 """How long the daemon may take to place and pin the workloads."""
 TICK_S = 0.5
 DRAIN_S = 5.0
+DRAIN_POLL_S = 0.1
 CAPTURE_MESSAGES = 50_000
+LIVE_TURN_S = 1.0
+"""Pause between two turns of the daemon while somebody watches the screen."""
+MARK = "nodeagent-example-"
+"""What the example workloads match; each run puts a mark of its own in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,7 @@ class Options:
     """How long to run once everything is up."""
     rate: int
     host: str | None
+    """Path of a recorded machine, judged and planned for instead of this one; nothing is pinned."""
     config: pathlib.Path
     examples: pathlib.Path
     live: bool
@@ -62,6 +69,16 @@ class Options:
     def period_s(self) -> float:
         """Pause between two questions to the daemon."""
         return 1.0 if self.live else 4.0
+
+
+UNDO_S = 10.0
+"""How long the actor may take to undo everything when the run fails."""
+
+
+class RunError(NodeagentError):
+    """The job ended before it was told to; the host is as it was before (contract: acts)."""
+
+    exit_code = 1
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: the way out of the loop
@@ -84,12 +101,14 @@ class Job:
     running_since: float = 0.0
     """When everything was up; `--for` counts from here. 0.0: not yet."""
     stopping: bool = False
+    _undone: bool = False
+    """The orderly stop has been through the undo."""
     _wake: int = -1
     _load: Child | None = None
     _client: NodeClient | None = None
     _meter: CostMeter | None = None
+    _cost: OwnCost | None = None
     _last: tuple[int, int] = (0, 0)
-    """Time (ns) and message count of the newest status that told a rate."""
     _rate: float = 0.0
     _next_status: float = 0.0
 
@@ -100,26 +119,85 @@ class Job:
 
     def run(self) -> Mapping[str, object]:
         """Runs the main job; returns the summary. Raises NodeagentError; leaves nothing behind."""
-        self.work.lock()
         self._catch_signals()
+        self.work.lock()
         self.began = time.monotonic()
         try:
-            for sentence in end_leftovers(self.children.record):
-                self.say(sentence)
+            self._clear_up()
             return self._run()
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise RunError(
+                f"{error.filename or self.work.run_dir}: {error.strerror}, expected "
+                + ("room for the run's files" if full else "a file that can be read and written"),
+                f"make room there, or set {RUN_DIR} and {STATE_DIR} to other folders"
+                if full
+                else f"set {RUN_DIR} and {STATE_DIR} to folders of yours",
+            ) from error
         finally:
             self.step = "stopping"
+            if not self._undone:
+                self._undo_rest()
             self.children.stop_all()
             self._keep_logs()
             self.work.leave()
 
+    def _clear_up(self) -> None:
+        """Ends what a run that was killed has left, and says so."""
+        ended = end_leftovers(self.children.record)
+        for sentence in ended:
+            self.say(sentence)
+        if self.work.earlier_pid is not None:
+            what = "" if ended else "; its processes have ended"
+            self.say(
+                f"an earlier run (pid {self.work.earlier_pid}) was killed before it could stop in "
+                f"order{what}; its folder {self.work.run_dir} is used anew"
+            )
+        for entry in self.work.run_dir.iterdir():
+            if entry.name != LOCK and not entry.is_dir():
+                entry.unlink()
+
+    def _undo_rest(self) -> None:
+        """After a failure: undoes what is still in force, while its processes live."""
+        actor = next((c for c in self.children.running if c.name == "actor" and c.alive), None)
+        if actor is None:
+            if self._pinned():
+                self.say("the actor is gone: the pinned processes are stopped instead of unpinned")
+            return
+
+        async def ask() -> tuple[int, int]:
+            async with asyncio.timeout(UNDO_S):
+                client = ActorClient(self.work.run_dir / "actor.sock")
+                before = len(await client.journal())
+                if before:
+                    await client.undo(why="the run failed")
+                left = len(await client.journal())
+                await client.close()
+                return before, left
+
+        try:
+            before, left = asyncio.run(ask())
+        except (NodeagentError, TimeoutError) as error:
+            self.say(f"the changes could not be undone, so their processes are stopped: {error}")
+            return
+        if before:
+            self.say(f"{before - left} of {before} changes to the host were undone")
+
+    def _pinned(self) -> bool:
+        return self.status is not None and any(h.pid and h.held for h in self.status.held)
+
     def _keep_logs(self) -> None:
         folder = os.environ.get("NODEAGENT_KEEP_LOGS")
-        if folder:
-            target = self.work.state_dir / "log"
-            shutil.rmtree(target, ignore_errors=True)
+        if not folder:
+            return
+        target = self.work.state_dir / "log"
+        shutil.rmtree(target, ignore_errors=True)
+        try:
             shutil.copytree(self.work.run_dir / "log", target, dirs_exist_ok=True)
-            note(f"note: the children's output is in {target}")
+        except OSError as error:
+            self.say(f"the children's output could not be kept in {target}: {error}")
+            return
+        self.say(f"the children's output is in {target}")
 
     def _run(self) -> Mapping[str, object]:
         address = self._start_controller()
@@ -141,15 +219,21 @@ class Job:
         except Stopped:
             self.step = "stopping"
         seconds = time.monotonic() - self.running_since
+        cost = self._meter.read(fresh=True)
         sent, feed_seconds = self._stop_replayer(replayer)
         self._drain(sent)
-        cost = self._meter.read()
         self._read_vector(load)
         self.children.stop(load)
         self._read_vector(load)
         final = self._refresh(force=True)
         assert final is not None
+        if not final.controller.connected:
+            self.say(
+                f"the controller did not take all reports ({final.controller.unacknowledged} "
+                f"left, kept on disk): {final.controller.reason or 'not connected'}"
+            )
         undone = self._undo(daemon, actor, (agent, index))
+        self._undone = True
         reader = self._finish_agent(agent, capture, sent)
         self.children.stop(index)
         return summary(
@@ -192,7 +276,7 @@ class Job:
         deadline = time.monotonic() + limit_s
         while not condition():
             if self.stopping:
-                raise NodeagentError("stopped while starting", "start it again when you like")
+                raise self._stopped_early()
             if not child.alive:
                 raise NodeagentError(
                     f"{child.name} ended while {what}: {child.complaint()}",
@@ -207,14 +291,24 @@ class Job:
             self.show(self.view())
             self._pause(0.05)
 
+    def _stopped_early(self) -> NodeagentError:
+        return NodeagentError(
+            f"stopped while {self.step}, before the job ran; what had been started was stopped, "
+            "and nothing stays changed",
+            "start it again: script/run",
+        )
+
     def say(self, sentence: str) -> None:
-        """A note: on the screen, or on stderr where there is no screen."""
+        """A note, once: on the screen, or on stderr where there is no screen."""
+        if sentence in self.notes:
+            return
         self.notes.append(sentence)
-        note(f"note: {sentence}")
+        if not self.options.live:
+            note(f"note: {sentence}")
 
     # ---- one moment ---------------------------------------------------------------------------
 
-    def view(self, cost: OwnCost | None = None) -> View:
+    def view(self) -> View:
         """This moment."""
         return View(
             elapsed_s=time.monotonic() - (self.running_since or self.began),
@@ -223,7 +317,7 @@ class Job:
             status=self.status,
             rate_per_s=self._rate,
             vector=self.vector,
-            cost=cost,
+            cost=self._cost,
             notes=tuple(self.notes),
         )
 
@@ -234,9 +328,8 @@ class Job:
             raise Stopped
         dead = self.children.dead()
         if dead is not None:
-            raise NodeagentError(
-                f"{dead.name} ended by itself (status {dead.process.returncode}): "
-                f"{dead.complaint()}",
+            raise RunError(
+                f"{dead.name} (pid {dead.pid}) {_ended(dead)}; all others are stopped",
                 "run it again with NODEAGENT_KEEP_LOGS=1 and read its log",
             )
         self._refresh()
@@ -258,17 +351,17 @@ class Job:
             self.say(str(error))
             return self.status
         if self.status.feeds:
-            messages = self.status.feeds[0].messages
+            # By the daemon's own clock: its figures are as of its last turn, not of our question.
+            messages, at = self.status.feeds[0].messages, self.status.at_ns
             then, before = self._last
-            at = self.status.at_ns
-            # The daemon counts once a turn: asked twice between two turns, it says the same again.
             if then and at > then:
-                self._rate = max(0.0, (messages - before) / (at - then) * 1e9)
+                self._rate = max(0.0, (messages - before) * 1e9 / (at - then))
             self._last = (at, messages)
         if self._load is not None:
             self._read_vector(self._load)
-        cost = self._meter.read() if self._meter is not None and self.options.live else None
-        self.show(self.view(cost))
+        if self._meter is not None and self.running_since and self.options.live:
+            self._cost = self._meter.read()
+        self.show(self.view())
         return self.status
 
     # ---- starting -----------------------------------------------------------------------------
@@ -306,7 +399,17 @@ class Job:
         loaded = parse(self.options.config.read_text(), str(self.options.config))
         config = loaded.config
         root = os.geteuid() == 0
-        if not root:
+        host = self.options.host
+        state_dir = self.work.state_dir
+        if host is not None:
+            self.say(
+                f"recorded machine {host}: verdict and plan are that machine's; here nothing is "
+                "pinned and no eBPF program is loaded"
+            )
+            # Another node than this one: events and identity of its own.
+            state_dir = state_dir / "recorded"
+            state_dir.mkdir(mode=0o700, exist_ok=True)
+        elif not root:
             self.say(
                 "not root: this run observes; threads are not pinned, eBPF programs are not "
                 "loaded (run it with sudo for both)"
@@ -314,19 +417,31 @@ class Job:
         config = dataclasses.replace(
             config,
             daemon=dataclasses.replace(
-                config.daemon, run_dir=str(self.work.run_dir), state_dir=str(self.work.state_dir)
+                config.daemon,
+                run_dir=str(self.work.run_dir),
+                state_dir=str(state_dir),
+                interval_s=LIVE_TURN_S if self.options.live else config.daemon.interval_s,
             ),
             pin=config.pin
-            if root and self.options.host is None
+            if root and host is None
             else dataclasses.replace(config.pin, allow=(), auto=()),
-            place=dataclasses.replace(
-                config.place, workloads=str(self.options.examples / "workloads.toml")
-            ),
+            place=dataclasses.replace(config.place, workloads=str(self._own_workloads())),
             controller=dataclasses.replace(config.controller, address=address),
         )
         path = self.work.run_dir / "nodeagent.toml"
         path.write_text(as_toml(config))
         return path
+
+    def _own_workloads(self) -> pathlib.Path:
+        """The example's workload file, matching the processes of this run and of no other."""
+        text = (self.options.examples / "workloads.toml").read_text()
+        path = self.work.run_dir / "workloads.toml"
+        path.write_text(text.replace(MARK, self._mark))
+        return path
+
+    @property
+    def _mark(self) -> str:
+        return f"nodeagent-run-{os.getpid()}-"
 
     def _make_capture(self) -> pathlib.Path:
         path = self.work.run_dir / "itch.pcap"
@@ -342,15 +457,18 @@ class Job:
         while child.alive and not self.stopping:
             self.show(self.view())
             self._pause(0.05)
+        if self.stopping:
+            raise self._stopped_early()
         if self.children.stop(child) != 0:
             raise NodeagentError(
-                f"the capture could not be made: {child.complaint()}", "is the disk full?"
+                f"the capture could not be made: {child.complaint()}",
+                f"make room there, or set {RUN_DIR} to a folder with some",
             )
         return path
 
     def _start_actor(self) -> Child | None:
-        """The actor, for root only: others have nothing it could do for them."""
-        if os.geteuid() != 0:
+        """The actor, for root only: others have nothing it could do for them; nor has --host."""
+        if os.geteuid() != 0 or self.options.host is not None:
             return None
         child = self.children.start(
             "actor",
@@ -362,8 +480,10 @@ class Job:
         )
         self._await("starting the actor", (self.work.run_dir / "actor.sock").exists, child)
         for line in child.log.read_text(errors="replace").splitlines():
-            if "earlier" in line or "recover" in line:
-                self.say(line)
+            # What it found in the journal of a run that was killed.
+            said = line.removeprefix("nodeagent-actor: ")
+            if not said.startswith("ready on "):
+                self.say(said)
         return child
 
     def _start_daemon(self, config: pathlib.Path) -> Child:
@@ -381,7 +501,7 @@ class Job:
             self._refresh(force=True)
         except NodeagentError:
             return False
-        return self.status is not None and self.status.turns > 0
+        return self.status is not None and bool(self.status.findings)
 
     def _start_feeder(self) -> int:
         """The feeder, listening; returns its port."""
@@ -407,7 +527,7 @@ class Job:
             [
                 *self._memory_of("vwap"),
                 *(sys.executable, str(folder / "vwap_agent.py"), "--feed", FEED, "--name", "vwap"),
-                *("--socket", str(run_dir / "ring.sock"), "--mark", "nodeagent-example-vwap"),
+                *("--socket", str(run_dir / "ring.sock"), "--mark", self._mark + "vwap"),
             ],
         )
         vector_socket = str(run_dir / "vector.sock")
@@ -416,7 +536,7 @@ class Job:
             [
                 *self._memory_of("vector"),
                 *(sys.executable, str(folder / "vector_index.py"), "--socket", vector_socket),
-                *("--name", "nodeagent-example-vector"),
+                *("--name", self._mark + "vector"),
             ],
         )
         self._await("attaching the agent", lambda: _has(agent, "attached", True), agent)
@@ -434,9 +554,7 @@ class Job:
         CPUs are the daemon's to set, so that the main job shows it.
         """
         placed = self.status.placement.of(workload) if self.status is not None else None
-        if self.options.host is not None:
-            return []  # that plan is for another machine
-        if placed is None or not placed.mems:
+        if placed is None or not placed.mems or self.options.host is not None:
             return []
         return [self._tool("nodeagentctl"), "exec", "--mems", str(placed.mems), "--"]
 
@@ -494,11 +612,14 @@ class Job:
             if now is not None and now.feeds:
                 f = now.feeds[0]
                 lost = (f.loss.kernel or 0) + f.loss.backend + f.loss.decoder + f.loss.wire_gap
-                if f.messages + lost >= sent and all(
-                    r.lag_records == 0 for ring in now.rings for r in ring.readers
+                link = now.controller
+                if (
+                    f.messages + lost >= sent
+                    and all(r.lag_records == 0 for ring in now.rings for r in ring.readers)
+                    and not (link.connected and link.unacknowledged)
                 ):
                     return
-            time.sleep(0.05)
+            time.sleep(DRAIN_POLL_S)
 
     def _read_vector(self, load: Child) -> None:
         lines = load.lines()
@@ -573,6 +694,14 @@ def as_toml(config: Config) -> str:
             section = name
         lines.append(f"{setting} = {value}")
     return "\n".join(lines) + "\n"
+
+
+def _ended(child: Child) -> str:
+    """How a child ended, and what it said last."""
+    status = child.process.returncode
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended by itself (status {status}): {child.complaint()}"
 
 
 def _has(child: Child, key: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""The summary of the main job as a person reads it, from the same values as the JSON."""
+"""The main job in words: a line of progress, and the summary from the same values as the JSON."""
 
 from __future__ import annotations
 
@@ -7,23 +7,42 @@ from typing import Any
 
 from rich.text import Text
 
+from nodeagent.check.summary import summary as plugin_line
 from nodeagent.cli.output import VERDICT_STYLE
+from nodeagent.cli.standalone.view import View
+from nodeagent.model.feed import FeedLoss
+from nodeagent.model.status import NodeStatus
 
 
-def report(result: Mapping[str, Any]) -> Text:
-    """A dozen lines: what ran, what was lost, whether it was right, whether all is undone."""
+def progress(view: View) -> str:
+    """One line of how it goes, for where there is no screen."""
+    parts = [f"{view.elapsed_s:.0f} s", view.step]
+    status = view.status
+    if status is not None and status.findings:
+        parts.append(f"machine {status.verdict}")
+        if status.held:
+            parts.append(f"{sum(h.held for h in status.held)} of {len(status.held)} workloads held")
+        parts += [f"feed {view.rate_per_s:,.0f} messages/s" for _ in status.feeds]
+        lost = sum(_lost(f.loss) for f in status.feeds)
+        lost += sum(r.lost for ring in status.rings for r in ring.readers)
+        if status.feeds:
+            parts.append(f"{lost:,} lost")
+    if view.vector is not None:
+        parts.append(f"vector p99 {view.vector.p99_us:,.0f} µs")
+    return ", ".join(parts)
+
+
+def report(result: Mapping[str, Any], status: NodeStatus | None = None) -> Text:
+    """A dozen lines: what ran, what was lost, whether it was right, whether all is undone. With
+    the last `status` the monitoring-plugin line stands first."""
     text = Text()
 
     def line(label: str, words: str, style: str = "") -> None:
         text.append(f"{label:<10}", style="bold")
         text.append(words + "\n", style=style)
 
-    verdict = result["verdict"]
-    line(
-        "machine",
-        f"{verdict} - {result['findings']} findings (nodeagentctl topology check)",
-        VERDICT_STYLE[verdict],
-    )
+    if status is not None:
+        text.append(plugin_line(status.findings) + "\n", style=VERDICT_STYLE[result["verdict"]])
     feed = result["feed"]
     lost = ", ".join(
         f"{stage} {'unknown' if n is None else n}" for stage, n in feed["lost"].items()
@@ -43,6 +62,14 @@ def report(result: Mapping[str, Any]) -> Text:
             "" if r["checked"] else "red",
         )
     for w in result["workloads"]:
+        if w["pid"] is None:
+            node = "" if w["node_planned"] is None else f" of node {w['node_planned']}"
+            line(
+                "workload",
+                f"{w['name']}: planned for CPUs {w['cpus_planned']}{node} "
+                f"({w['sharing']}); not pinned",
+            )
+            continue
         inside = "-" if w["ran_inside"] is None else f"{w['ran_inside']:.2%}"
         line(
             "workload",
@@ -66,7 +93,8 @@ def report(result: Mapping[str, Any]) -> Text:
         else str(p["reason"]),
     )
     c = result["controller"]
-    line("control", f"{c['reports']} reports, {c['unacknowledged']} unacknowledged")
+    link = "connected" if c["connected"] else "not connected"
+    line("control", f"{link}, {c['reports']} reports, {c['unacknowledged']} unacknowledged")
     s = result["self"]
     line("ourself", f"{s['cpu_percent']} % of a CPU, {s['pss_bytes'] / 2**20:.0f} MiB PSS")
     u = result["undo"]
@@ -78,3 +106,7 @@ def report(result: Mapping[str, Any]) -> Text:
     )
     text.rstrip()
     return text
+
+
+def _lost(loss: FeedLoss) -> int:
+    return sum(n or 0 for n in (loss.nic, loss.kernel, loss.backend, loss.decoder, loss.wire_gap))

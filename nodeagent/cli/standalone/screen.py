@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from nodeagent.check.summary import summary as plugin_line
 from nodeagent.cli.output import VERDICT_STYLE
 from nodeagent.cli.standalone.view import View
 from nodeagent.model.feed import FeedStatus, ReaderStatus, RingStatus
@@ -58,7 +60,7 @@ def powers_of_two(histogram: Histogram) -> list[tuple[str, int]]:
     return [(label[p], rows.get(p, 0)) for p in range(min(rows), max(rows) + 1)]
 
 
-def grid(columns: Iterable[tuple[str, bool]], title: str) -> Table:
+def grid(columns: Iterable[tuple[str, bool]], title: str, *, wide: bool = True) -> Table:
     """An unboxed table; a column is (heading, whether numbers stand in it)."""
     table = Table(
         title=title,
@@ -66,7 +68,7 @@ def grid(columns: Iterable[tuple[str, bool]], title: str) -> Table:
         title_style="bold",
         box=None,
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=(0, 2 if wide else 1, 0, 0),
     )
     for heading, number in columns:
         table.add_column(heading, justify="right" if number else "left", header_style="dim")
@@ -74,62 +76,63 @@ def grid(columns: Iterable[tuple[str, bool]], title: str) -> Table:
 
 
 def headline(view: View) -> Text:
-    """Verdict first, as the monitoring-plugin line has it."""
-    text = Text()
+    """The monitoring-plugin line, then where and since when; before that, the step."""
+    text = Text(no_wrap=True, overflow="ellipsis")
     status = view.status
-    if status is None:
+    if status is None or not status.findings:
         text.append(view.step, style="bold")
         return text
-    text.append(str(status.verdict), style=VERDICT_STYLE[status.verdict])
-    counted = [f for f in status.findings if f.counts and f.verdict != Verdict.OK]
-    worst = min(counted, key=lambda f: _RANK.get(f.verdict, 9), default=None)
-    text.append(f" - {len(counted)} finding{'s' if len(counted) != 1 else ''}")
-    if worst is not None:
-        text.append(f", worst {worst.id}")
+    verdict = str(status.verdict)
+    text.append(verdict, style=VERDICT_STYLE[verdict])
+    text.append(plugin_line(status.findings).removeprefix(verdict) + "\n")
     of = f" of {view.planned_s:.0f}" if view.planned_s is not None else ""
-    text.append(f"   {status.hostname}   {view.elapsed_s:.0f}{of} s   {view.step}", style="dim")
+    text.append(f"{status.hostname}   {view.step}, {view.elapsed_s:.0f}{of} s", style="dim")
     return text
 
 
-def findings(found: Iterable[Finding]) -> RenderableType:
-    """The worst findings, each with its remedy."""
+def findings(found: Iterable[Finding], shown: int = FINDINGS_SHOWN) -> RenderableType:
+    """The worst findings, each with its remedy: at most `shown` of them, a row each where there
+    is no room for more."""
     rows = sorted(
         (f for f in found if f.counts and f.verdict in _RANK),
         key=lambda f: (_RANK[f.verdict], f.id),
     )
     table = grid([("", False), ("finding", False), ("what, and what to do", False)], "Machine")
-    for f in rows[:FINDINGS_SHOWN]:
+    for f in rows[:shown]:
         said = Text(f.message)
         if f.remedy:
             said.append(f" → {f.remedy}", style="dim")
         table.add_row(Text(str(f.verdict), style=VERDICT_STYLE[f.verdict]), f.id, said)
-    if len(rows) > FINDINGS_SHOWN:
-        table.add_row("", "", f"and {len(rows) - FINDINGS_SHOWN} more: nodeagentctl topology check")
+    if len(rows) > shown:
+        table.add_row("", "", f"and {len(rows) - shown} more: nodeagentctl topology check")
     if not rows:
         table.add_row(Text("OK", style="green"), "", "nothing to say against this machine")
     return table
 
 
-def placements(held: Iterable[Held], refused: Iterable[str]) -> RenderableType:
+def placements(
+    held: Iterable[Held], refused: Iterable[str], *, wide: bool = True
+) -> RenderableType:
     """Where each workload belongs, where it is, and whether it stays there."""
-    table = grid(
-        [
-            ("workload", False),
-            ("kind", False),
-            ("pid", True),
-            ("sharing", False),
-            ("before", False),
-            ("planned", False),
-            ("actual", False),
-            ("ran inside", True),
-            ("", False),
-        ],
-        "Placements",
-    )
+    columns = [
+        ("workload", False),
+        ("kind", False),
+        ("pid", True),
+        ("sharing", False),
+        ("before", False),
+        ("planned", False),
+        ("actual", False),
+        ("ran inside", True),
+        ("", False),
+    ]
+    table = grid([c for c in columns if wide or c[0] != "kind"], "Placements", wide=wide)
     for h in held:
         inside = "-" if h.ran_inside is None else f"{h.ran_inside:.1%}"
-        ok = Text("held", style="green") if h.held else Text("not held", style="yellow")
-        table.add_row(
+        if h.pid is None:
+            state = Text("planned", style="dim")
+        else:
+            state = Text("held", style="green") if h.held else Text("not held", style="yellow")
+        cells: list[str | Text] = [
             h.workload,
             h.kind,
             str(h.pid or "-"),
@@ -138,8 +141,9 @@ def placements(held: Iterable[Held], refused: Iterable[str]) -> RenderableType:
             str(h.cpus_planned),
             str(h.cpus_actual if h.cpus_actual is not None else "-"),
             inside,
-            ok,
-        )
+            state,
+        ]
+        table.add_row(*(c for i, c in enumerate(cells) if wide or i != 1))
     return Group(table, *(Text(f"refused  {sentence}", style="yellow") for sentence in refused))
 
 
@@ -149,12 +153,19 @@ def ages(reader: ReaderStatus) -> tuple[str, str, str]:
     return micros(reader.data_age_ns), micros(known.get("p50")), micros(known.get("p99"))
 
 
-def feed(feeds: Iterable[FeedStatus], rings: Iterable[RingStatus], rate: float) -> RenderableType:
+def feed(
+    feeds: Iterable[FeedStatus],
+    rings: Iterable[RingStatus],
+    rate: float,
+    *,
+    wide: bool = True,
+) -> RenderableType:
     """Rate and loss of each feed, then each reader of each ring."""
     table = grid(
         [("feed", False), ("source", False), ("messages/s", True), ("messages", True)]
-        + [(f"lost {stage}", True) for stage in ("nic", "kernel", "backend", "decoder", "gap")],
-        "Feed",
+        + [(f"{stage}", True) for stage in ("nic", "kernel", "backend", "decoder", "gap")],
+        "Feed, and what it lost by stage",
+        wide=wide,
     )
     for f in feeds:
         loss = (f.loss.nic, f.loss.kernel, f.loss.backend, f.loss.decoder, f.loss.wire_gap)
@@ -178,6 +189,7 @@ def feed(feeds: Iterable[FeedStatus], rings: Iterable[RingStatus], rate: float) 
             ("", False),
         ],
         "Ring",
+        wide=wide,
     )
     for ring in rings:
         for r in ring.readers:
@@ -190,22 +202,22 @@ def feed(feeds: Iterable[FeedStatus], rings: Iterable[RingStatus], rate: float) 
                 *ages(r),
                 "" if r.alive else Text("dead", style="red"),
             )
-    return Group(table, Text(), readers)
+    return Group(table, *((Text(),) if wide else ()), readers)
 
 
-def jitter(status: NodeStatus) -> RenderableType:
-    """Run-queue latency of the watched threads, as a histogram; or the sentence why there is
-    none."""
+def jitter(status: NodeStatus, shown: int = 64) -> RenderableType:
+    """Run-queue latency of the watched threads, as a histogram of at most `shown` rows (those
+    around the fullest one); or the sentence why there is none."""
     title = Text("Run-queue latency of the workloads' threads", style="bold")
     if not status.probe.available:
         return Group(title, Text(status.probe.reason or "not available", style="yellow"))
     total = sum((d.runq for d in status.probe.delays), Histogram(counts=()))
     rows = powers_of_two(total)
+    top = max((n for _, n in rows), default=0)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for justify in ("right", "left", "right"):
         table.add_column(justify=justify)
-    top = max((n for _, n in rows), default=0)
-    for label, n in rows:
+    for label, n in window(rows, shown):
         table.add_row(f"{label} µs", Text(bar(n / top), style="cyan"), count(n))
     tail = Text(
         f"{count(total.samples)} samples   p50 {micros(total.quantile(0.5))} µs   "
@@ -213,7 +225,16 @@ def jitter(status: NodeStatus) -> RenderableType:
         + (f"   {count(status.probe.dropped)} dropped" if status.probe.dropped else ""),
         style="dim",
     )
-    return Group(title, table, tail)
+    return Group(title, *((table,) if shown and rows else ()), tail)
+
+
+def window(rows: list[tuple[str, int]], shown: int) -> list[tuple[str, int]]:
+    """The `shown` neighbouring rows that hold the most."""
+    if len(rows) <= shown:
+        return rows
+    sums = [sum(n for _, n in rows[at : at + shown]) for at in range(len(rows) - shown + 1)]
+    best = max(range(len(sums)), key=sums.__getitem__)
+    return rows[best : best + shown]
 
 
 def footer(view: View) -> RenderableType:
@@ -242,31 +263,67 @@ def footer(view: View) -> RenderableType:
         text.append(
             f" {view.cost.cpu_percent:.2f} % of a CPU   {view.cost.pss_bytes / 2**20:.0f} MiB PSS"
         )
+    text.rstrip()
     return text
 
 
-def render(view: View) -> RenderableType:
-    """The whole screen."""
+WIDE = 100
+"""Columns from which on nothing is left out for want of width."""
+TALL = 30
+"""Lines from which on there is a frame around it."""
+HINT = "Ctrl-C stops and undoes everything"
+ROWS = (64, 12, 8, 6, 4, 3, 2, 0)
+"""Heights of the histogram that are tried."""
+
+
+def render(view: View, size: tuple[int, int] = (WIDE, 1000)) -> RenderableType:
+    """The whole screen for a terminal of (columns, lines).
+
+    What does not fit is left out in this order: blank lines, rows of the histogram, findings but
+    the first; placements, feed, readers, controller and cost always stand there.
+    """
+    columns, lines = size
+    wide, framed = columns >= WIDE, lines >= TALL
+    console = Console(width=max(columns - 4 * framed, 20), color_system=None, file=io.StringIO())
+
+    def height(part: RenderableType) -> int:
+        return len(console.render_lines(part, console.options.update(height=None), pad=False))
+
+    def picture(body: RenderableType) -> RenderableType:
+        if not framed:
+            return body
+        return Panel(body, title="nodeagent", subtitle=HINT, padding=(0, 1))
+
     status = view.status
-    parts: list[RenderableType] = [headline(view)]
-    if status is not None:
-        refused = [f"{r.workload}: {r.reason}" for r in status.placement.refused]
-        parts += [
-            Text(),
-            findings(status.findings),
-            Text(),
-            placements(status.held, refused),
-            Text(),
-            feed(status.feeds, status.rings, view.rate_per_s),
-            Text(),
-            jitter(status),
-            Text(),
-        ]
-    parts.append(footer(view))
-    parts += [Text(n, style="yellow") for n in view.notes[-3:]]
-    return Panel(
-        Group(*parts),
-        title="nodeagent",
-        subtitle="Ctrl-C stops and undoes everything",
-        padding=(0, 1),
-    )
+    notes = [Text(n, style="yellow") for n in view.notes[-3:]]
+    top = headline(view)
+    if not framed:
+        top.append(f"   {HINT}", style="dim")
+    if status is None or not status.findings:
+        return picture(Group(top, footer(view), *notes))
+    refused = [f"{r.workload}: {r.reason}" for r in status.placement.refused]
+    pinned = placements(status.held, refused, wide=wide)
+    fed = feed(status.feeds, status.rings, view.rate_per_s, wide=wide)
+    bottom: list[RenderableType] = [footer(view), *notes]
+    left = lines - 2 * framed - sum(map(height, [top, pinned, fed, *bottom]))
+    rows_whole = histogram_rows(status)
+    for shown in range(FINDINGS_SHOWN, 0, -1):
+        machine = findings(status.findings, shown)
+        room = left - height(machine) - height(jitter(status, 0))
+        if room < 0:
+            continue
+        # A blank line between the parts where all else has its place.
+        blank = [Text()] * (room >= min(rows_whole, ROWS[0]) + 5)
+        rows = next(n for n in ROWS if min(n, rows_whole) + 5 * len(blank) <= room)
+        parts = [top, machine, pinned, fed, jitter(status, rows)]
+        body = [x for part in parts for x in (part, *blank)]
+        return picture(Group(*body, *bottom))
+    # Not even one finding has room: the first line counts them.
+    return picture(Group(top, pinned, fed, jitter(status, 0), *bottom))
+
+
+def histogram_rows(status: NodeStatus) -> int:
+    """Rows of the whole histogram."""
+    if not status.probe.available:
+        return 0
+    return len(powers_of_two(sum((d.runq for d in status.probe.delays), Histogram(counts=()))))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
+import pytest
 from rich.console import Console
 
-from nodeagent.cli.standalone.screen import bar, powers_of_two, render
+from nodeagent.cli.standalone.screen import bar, powers_of_two, render, window
 from nodeagent.cli.standalone.view import OwnCost, VectorLoad, View
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.feed import FeedLoss, FeedStatus, ReaderMode, ReaderStatus, RingStatus
@@ -189,3 +191,26 @@ def test_the_smallest_share_is_still_seen() -> None:
     assert bar(1e-9) == "▏"
     assert bar(1.0, 4) == "████"
     assert bar(0.0) == ""
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 50), (80, 20), (200, 60)])
+@pytest.mark.parametrize("many", [1, 40])
+def test_what_matters_stays_on_a_small_terminal(size: tuple[int, int], many: int) -> None:
+    base = status()
+    more = tuple(dataclasses.replace(base.findings[0], id=f"check.number-{n}") for n in range(many))
+    out = io.StringIO()
+    console = Console(file=out, width=size[0], height=size[1], color_system=None)
+    console.print(render(view(dataclasses.replace(base, findings=more)), size))
+    lines = out.getvalue().rstrip("\n").splitlines()
+    assert len(lines) <= size[1]
+    assert max(map(len, lines)) <= size[0]
+    text = "\n".join(lines)
+    for words in ("WARN - ", "held", "501,234", "samples", "connected", "% of a CPU", "Ctrl-C"):
+        assert words in text, words
+
+
+def test_the_fullest_rows_are_shown() -> None:
+    rows = [("a", 1), ("b", 50), ("c", 60), ("d", 2)]
+    assert window(rows, 2) == [("b", 50), ("c", 60)]
+    assert window(rows, 9) == rows
+    assert window(rows, 0) == []
