@@ -348,19 +348,22 @@ def holds_rows(quick: bool, day: pathlib.Path, tmp: pathlib.Path) -> Iterator[Ro
         name="feed.holds_lost", value=float(sent["sent_messages"] - end["messages"]),
         unit="messages", target="<= 0", note="lost at any stage",
     )  # fmt: skip
-    unpaced = Replay(str(day))
-    memory = Memory(16)
-    with Feed(lines=[Line(group=GROUP, port=0, interface="lo")], memory=memory) as feed:
-        run = threading.Thread(target=feed.run)
-        run.start()
-        burst = unpaced.run(feed.lines, count=1_000_000, loops=0)
-        feed.stop()
-        run.join()
     yield Row(
-        name="feed.replay_unpaced", value=burst.messages / burst.elapsed_ns * 1e9,
+        name="feed.replay_unpaced", value=statistics.median(unpaced(day) for _ in range(3)),
         unit="messages/s", target=">= 600000", higher_is_better=True,
         note="replayer over loopback with a feeder receiving beside it",
     )  # fmt: skip
+
+
+def unpaced(day: pathlib.Path) -> float:
+    """Messages a second of a replayer that does not wait, beside a feeder that receives."""
+    with Feed(lines=[Line(group=GROUP, port=0, interface="lo")], memory=Memory(16)) as feed:
+        run = threading.Thread(target=feed.run)
+        run.start()
+        sent = Replay(str(day)).run(feed.lines, count=1_000_000, loops=0)
+        feed.stop()
+        run.join()
+    return sent.messages / sent.elapsed_ns * 1e9
 
 
 def rows(quick: bool) -> Iterator[Row]:

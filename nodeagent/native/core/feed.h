@@ -109,7 +109,7 @@ struct na_messages {
 	na_blocks_fn blocks; /* the decoder, one call a packet */
 	struct na_sink *sink;
 	struct na_feed_counts *counts;
-	uint64_t known[65536 / 64]; /* instruments whose symbol was written */
+	uint8_t known[65536]; /* 1: the instrument's symbol was written; a byte each: one instruction to look */
 };
 
 void na_messages_init(struct na_messages *ms, na_blocks_fn blocks, struct na_sink *sink,

@@ -14,18 +14,23 @@
 
 struct rule {
 	uint64_t ref_mask, size_mask, price_mask, aux_mask; /* 0: it has no such field */
+	uint64_t rest;                 /* what the tick's last word has of it: the kind */
+	uint64_t other;                /* what is or-ed to ref: the letter of a message of kind OTHER */
 	uint8_t ref, size, price, aux; /* where the eight bytes begin that end with the field */
 	uint8_t length;                /* 0: no such type */
-	uint8_t kind;
-	uint8_t other;                 /* what is or-ed to ref: the letter of a message of kind OTHER */
-	uint8_t side, side_mask;       /* where it stands */
-	uint8_t printable, printable_mask;
+	uint8_t code, code_mask, code_shift; /* where its side or printable letter stands; what becomes of it */
 	uint8_t symbol;                /* 0: it names none */
 	uint8_t special;               /* NA_DECODED_FRAME, NA_DECODED_NAMES */
 } __attribute__((aligned(64)));        /* one cache line a type */
 
+/* A letter's meaning, as bits that the rule's mask takes and its shift puts in place: of a side, the letter
+ * itself; of printable, one bit that no side has. */
+#define HIDDEN_BIT 0x04
+static const uint8_t meaning[256] = {['B'] = 'B', ['S'] = 'S', ['N'] = HIDDEN_BIT};
+_Static_assert((('B' | 'S') & HIDDEN_BIT) == 0 && NA_TICK_NOT_PRINTABLE == HIDDEN_BIT >> 1, "bits of letters");
+
 #define FRAME NA_DECODED_FRAME
-#define TYPE(letter, bytes, what) [letter] = {.length = (bytes), .kind = (what),
+#define TYPE(letter, bytes, what) [letter] = {.length = (bytes), .rest = (uint64_t)(what) << W_KIND_SHIFT,
 /* A message that fits none of the kinds: in the frame. */
 #define OTHER(letter, bytes) TYPE(letter, bytes, NA_KIND_OTHER) .other = (letter), .special = FRAME,
 #define END }
@@ -36,8 +41,8 @@ struct rule {
 #define SIZE(at, width) .size = (at) + (width) - 8, .size_mask = MASK(width),
 #define AUX(at, width) .aux = (at) + (width) - 8, .aux_mask = MASK(width),
 #define PRICE(at) .price = (at) - 4, .price_mask = MASK(4),
-#define SIDE(at) .side = (at), .side_mask = 0xff,
-#define PRINTABLE(at) .printable = (at), .printable_mask = 0xff,
+#define SIDE(at) .code = (at), .code_mask = 'B' | 'S', .code_shift = W_SIDE_SHIFT,
+#define PRINTABLE(at) .code = (at), .code_mask = HIDDEN_BIT, .code_shift = W_FLAGS_SHIFT - 1,
 #define SYMBOL(at) .symbol = (at),
 
 /* clang-format off */
@@ -104,12 +109,7 @@ static inline __attribute__((always_inline)) int decode(const uint8_t *m, uint32
 	w[W_SIZE] = na_be64(m + r->size) & r->size_mask;
 	w[W_REF] = (na_be64(m + r->ref) & r->ref_mask) | r->other;
 	w[W_AUX] = na_be64(m + r->aux) & r->aux_mask;
-	uint64_t side = m[r->side] & r->side_mask;
-	uint64_t hidden = (m[r->printable] & r->printable_mask) == 'N';
-
-	w[W_REST] = na_be16(m + 1) | (uint64_t)r->kind << W_KIND_SHIFT |
-		    (side & -(uint64_t)((side == 'B') | (side == 'S'))) << W_SIDE_SHIFT |
-		    hidden * NA_TICK_NOT_PRINTABLE << W_FLAGS_SHIFT;
+	w[W_REST] = na_be16(m + 1) | r->rest | (uint64_t)(meaning[m[r->code]] & r->code_mask) << r->code_shift;
 	return r->special | (int)r->symbol << 8;
 }
 

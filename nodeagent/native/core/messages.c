@@ -16,14 +16,13 @@ void na_messages_init(struct na_messages *ms, na_blocks_fn blocks, struct na_sin
 
 static void learn_symbol(struct na_messages *ms, uint32_t i, const uint8_t *name)
 {
-	uint64_t bit = 1ULL << (i & 63);
-	int known = (ms->known[i >> 6] & bit) != 0;
+	int known = ms->known[i];
 
 	if (na_sink_symbol(ms->sink, i, name, SYMBOL_BYTES) == 0)
 		ms->counts->symbols += !known;
 	else
 		ms->counts->symbols_lost += !known;
-	ms->known[i >> 6] |= bit;
+	ms->known[i] = 1;
 }
 
 uint64_t na_messages_rare(struct na_messages *ms, int code, uint32_t i, const uint8_t *m, uint32_t len,
@@ -31,7 +30,7 @@ uint64_t na_messages_rare(struct na_messages *ms, int code, uint32_t i, const ui
 {
 	/* First seen counts; a directory message speaks with authority and may correct it. */
 	if (NA_DECODED_OFFSET(code) &&
-	    ((code & NA_DECODED_NAMES) || !(ms->known[i >> 6] >> (i & 63) & 1)))
+	    ((code & NA_DECODED_NAMES) || !ms->known[i]))
 		learn_symbol(ms, i, m + NA_DECODED_OFFSET(code));
 	if (!(code & NA_DECODED_FRAME))
 		return UINT64_MAX;

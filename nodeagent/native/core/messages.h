@@ -41,7 +41,7 @@ na_messages_blocks_with(struct na_messages *ms, const uint8_t **at, const uint8_
 			/* Looked at by instrument first: whether a type names its symbol is not to be
 			 * predicted, whether the instrument is known is. */
 			uint32_t i = w[W_REST] & 0xffff;
-			if (NA_UNLIKELY((code & 0xff) || !(ms->known[i >> 6] >> (i & 63) & 1))) {
+			if (NA_UNLIKELY((code & 0xff) || !ms->known[i])) {
 				uint64_t at_frame = na_messages_rare(ms, code, i, p + 2, len, packet, frame);
 
 				if (at_frame != UINT64_MAX) {
