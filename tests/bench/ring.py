@@ -345,12 +345,12 @@ def python_reader(
 
 def python_rows(quick: bool, programs: Programs, iceoryx: Iceoryx) -> Iterator[Row]:
     """A Python process that reads what a C loop of another process publishes."""
-    runs, seconds = (3, 0.4) if quick else (7, 1.5)
+    runs, seconds = (3, 0.4) if quick else (7, 1.0)
     flat, paced, peers, peers32 = [], [], [], []
     for _ in range(runs):
         flat.append(python_reader(programs, 0, seconds))
-        peers.append(iceoryx.figure("rate", 20_000 if quick else 60_000, 1))
-        peers32.append(iceoryx.figure("rate", 4_000 if quick else 12_000, 32))
+        peers.append(iceoryx.figure("rate", int(seconds * 1000), 1))
+        peers32.append(iceoryx.figure("rate", int(seconds * 1000), 32))
         paced.append(python_reader(programs, PACED, seconds))
     rates = [run[0] / 1e6 for run in flat]
     yield Row(

@@ -1,8 +1,9 @@
 """The peer iceoryx2 (its Python binding), between two processes, on busy poll.
 
 usage: iceoryx.py hop NAME COUNT       "hop P50_NS": one way, 64 bytes there and back, halved
-       iceoryx.py rate NAME COUNT N    "rate PER_S": records of 64 bytes that one reader reads; N a
-                                       sample; a full buffer overwrites, as is iceoryx2's default
+       iceoryx.py rate NAME MS N       "rate PER_S": records of 64 bytes that one reader reads, N a
+                                       sample, median over windows of 20 ms; a full buffer
+                                       overwrites, as is iceoryx2's default
        iceoryx.py echo|send ...        the other side, started by the first
 """
 
@@ -106,17 +107,22 @@ def echo(name: str, count: int) -> None:
     del publisher, subscriber, there, back, node, back_node
 
 
-def rate(name: str, count: int, per_sample: int) -> None:
-    """Receives count samples and sums two columns of each, as our reader does of its batches."""
+def rate(name: str, milliseconds: int, per_sample: int) -> None:
+    """Receives samples and sums two columns of each, as our reader does of its batches."""
     kind = iox2.Slice[Record] if per_sample > 1 else Record
     node, feed = service(name, kind)
     subscriber = feed.subscriber_builder().buffer_size(DEPTH).create()
     child = other("send", name, str(per_sample))
     receive(subscriber)
     pin(1)
-    began, total = time.perf_counter_ns(), 0
-    for _ in range(count - 1):
+    total, windows, count = 0, [], 0
+    began = window = time.perf_counter()
+    while (now := time.perf_counter()) < began + milliseconds / 1e3:
+        if now >= window + 0.02:
+            windows.append(count / (now - window))
+            window, count = now, 0
         sample = receive(subscriber)
+        count += per_sample
         payload = sample.payload()
         if per_sample > 1:
             table = np.frombuffer(payload.as_memory_view(), np.uint64).reshape(-1, 8)
@@ -127,8 +133,7 @@ def rate(name: str, count: int, per_sample: int) -> None:
             total += record[3] + record[4]
             del record
         del payload, sample
-    seconds = (time.perf_counter_ns() - began) / 1e9
-    print("rate", (count - 1) * per_sample / seconds)
+    print("rate", statistics.median(windows))
     # The sender ends when nobody subscribes any more.
     del subscriber
     child.wait()
