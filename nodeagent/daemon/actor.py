@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +25,16 @@ from typing import Any
 
 import msgspec
 
-from nodeagent.errors import ActError, NodeagentError, UsageError, sentence
+from nodeagent.errors import ActError, NodeagentError, RightsError, UsageError, sentence
+from nodeagent.feed.peer import groups_of
 from nodeagent.model.actions import (
+    MAX_ANSWER,
     MAX_DATAGRAM,
     MAX_ENTRIES,
     MAX_MESSAGE,
     Answer,
     Call,
+    EntryLine,
     JournalRequest,
     LoadProbeRequest,
     MoveToCpusetRequest,
@@ -41,8 +45,8 @@ from nodeagent.model.actions import (
     to_action,
     to_line,
 )
-from nodeagent.model.placement import Consent, Outcome
-from nodeagent.model.settings import Config
+from nodeagent.model.placement import Consent
+from nodeagent.model.settings import Config, IsolatedProbe
 from nodeagent.pin.actor import Actor, Asked
 from nodeagent.pin.audit import Audit
 from nodeagent.pin.undo import Journal
@@ -52,8 +56,12 @@ SOCKET = "actor.sock"
 LOCK = "actor.lock"
 ADMIN_GROUP = "nodeagent-admin"
 MAX_CLIENTS = 16
-_SO_PEERGROUPS = 59
-"""include/uapi/asm-generic/socket.h, Linux 28b5ba2aa0f5 (v4.13)."""
+ROOTS_OWN = 4
+"""Of MAX_CLIENTS, kept for root: nobody else's connections may keep it from `undo`."""
+MAX_RESULT = 40 << 10
+"""Bytes that one result may take: its message, and a mask."""
+RELOAD_S = 5.0
+"""Attaching patches kernel text and interrupts every CPU, so no more often than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +90,19 @@ class Context:
     call: Call
     kept: dict[str, Any] = field(default_factory=dict)
     recovered: tuple[str, ...] = ()
+    may_override: bool = False
+    """Whether this peer may act in spite of a freeze: a person may, the daemon's user not."""
+    isolated: IsolatedProbe = IsolatedProbe.OFF
+    """What eBPF may do at most while a CPU is isolated."""
 
     @property
     def asked(self) -> Asked:
-        """For journal and audit record."""
+        """For journal and audit record. Raises RightsError."""
+        if self.call.override_freeze and not self.may_override:
+            raise RightsError(
+                f"user {self.peer} may not override a freeze",
+                f"be root, or in group {ADMIN_GROUP}",
+            )
         return Asked(
             by=str(self.peer), why=self.call.why, override_freeze=self.call.override_freeze
         )
@@ -114,30 +131,38 @@ def _act(request: SetAffinityRequest | MoveToCpusetRequest, context: Context) ->
 
 
 def _undo(request: UndoRequest, context: Context) -> Reply:
-    undone = context.actor.undo(request.workload, context.asked, limit=MAX_ENTRIES)
-    results = [
-        Result(
-            outcome=u.result.outcome,
-            message=u.result.message[:MAX_MESSAGE],
-            read_back=u.result.read_back,
-            journal_id=u.result.journal_id,
-            workload=u.entry.open.workload,
-            pid=u.entry.open.pid,
+    results: list[Result] = []
+    room, last = MAX_ANSWER, request.below
+    for undone in context.actor.undo_each(request.workload, context.asked, below=request.below):
+        last = undone.entry.id
+        results.append(
+            Result(
+                outcome=undone.result.outcome,
+                message=undone.result.message[:MAX_MESSAGE],
+                read_back=undone.result.read_back,
+                journal_id=last,
+                workload=undone.entry.open.workload,
+                pid=undone.entry.open.pid,
+            )
         )
-        for u in undone
-    ]
-    tried = {u.entry.id for u in undone}
-    waiting = [e for e in context.actor.entries if request.workload in (None, e.open.workload)]
-    # Those that could not be undone are still there: another round is for the others.
-    moved = any(u.result.outcome in (Outcome.DONE, Outcome.GONE) for u in undone)
-    more = moved and any(e.id not in tried for e in waiting)
+        room -= len(msgspec.json.encode(results[-1])) + 1
+        if room < MAX_RESULT or len(results) == MAX_ENTRIES:
+            break
+    more = bool(results) and bool(context.actor.waiting(request.workload, last))
     return Reply(answer=Answer(seq=context.call.seq, results=results, more=more))
 
 
 def _journal(request: JournalRequest, context: Context) -> Reply:
     later = [e for e in context.actor.entries if e.id > request.after]
-    lines = [to_line(e.public()) for e in later[:MAX_ENTRIES]]
-    return Reply(answer=Answer(seq=context.call.seq, entries=lines, more=len(later) > MAX_ENTRIES))
+    lines: list[EntryLine] = []
+    room = MAX_ANSWER
+    for entry in later[:MAX_ENTRIES]:
+        line = to_line(entry.public())
+        room -= len(msgspec.json.encode(line)) + 1
+        if room < 0:
+            break
+        lines.append(line)
+    return Reply(answer=Answer(seq=context.call.seq, entries=lines, more=len(lines) < len(later)))
 
 
 def _status(request: StatusRequest, context: Context) -> Reply:
@@ -149,7 +174,7 @@ def _status(request: StatusRequest, context: Context) -> Reply:
                 "allow": sorted(context.actor.allow),
                 "frozen": context.actor.frozen(),
                 "entries": len(context.actor.entries),
-                "recovered": list(context.recovered),
+                "recovered": [text[:MAX_MESSAGE] for text in context.recovered[:MAX_ENTRIES]],
                 "probes": sorted(context.kept),
             },
         )
@@ -165,11 +190,44 @@ def _load_probe(request: LoadProbeRequest, context: Context) -> Reply:
             f"there is no program {request.program!r}, expected sched",
             "actor and daemon are of different versions: restart both",
         )
-    description, fds = serve.load(request.options)
-    context.kept[request.program] = "attached" if description["available"] else "not attached"
+    asked, allowed = request.options.get("isolated", "off"), context.isolated
+    if asked in serve.MODES and serve.MODES.index(asked) > serve.MODES.index(allowed):
+        raise RightsError(
+            f"no consent to {asked} measuring on isolated CPUs (allowed: {allowed})",
+            f'set [probe] isolated = "{asked}" and restart nodeagent-actor',
+        )
+    if not isinstance(request.options.get("isolated_cpus", ""), str):
+        raise UsageError("isolated_cpus is no CPU list", 'write isolated_cpus = "2-3"')
+    now, before = time.monotonic(), context.kept.get(request.program)
+    if before is not None and now < before.at + RELOAD_S and before.options != request.options:
+        raise ActError(
+            f"the probe was attached less than {RELOAD_S:g} s ago; attaching interrupts every CPU",
+            "ask again a little later",
+        )
+    if before is not None and now < before.at + RELOAD_S and not before.available:
+        description, fds = before.description, list[int]()
+    else:
+        description, fds = serve.load(request.options)
+        context.kept[request.program] = Loaded(
+            at=now, options=dict(request.options), description=description
+        )
     names = list(description["maps"]) if fds else []
     facts = {"description": msgspec.json.encode(description).decode()}
     return Reply(answer=Answer(seq=context.call.seq, fds=names, facts={**facts}), fds=tuple(fds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What was last asked of the loader, and what it said. `at` on the monotonic clock."""
+
+    at: float
+    options: dict[str, str | int | bool]
+    description: dict[str, Any]
+
+    @property
+    def available(self) -> bool:
+        """Whether it is attached."""
+        return bool(self.description["available"])
 
 
 Handler = Callable[[Any, Context], Reply]
@@ -189,8 +247,14 @@ class Server:
     """The socket, and the loop that takes one call after the other."""
 
     def __init__(
-        self, run_dir: Path, actor: Actor, recovered: tuple[str, ...], daemon_uid: int | None
+        self,
+        run_dir: Path,
+        actor: Actor,
+        recovered: tuple[str, ...],
+        daemon_uid: int | None,
+        isolated: IsolatedProbe = IsolatedProbe.OFF,
     ) -> None:
+        self._isolated = isolated
         self._path = run_dir / SOCKET
         self._actor = actor
         self._recovered = recovered
@@ -252,11 +316,12 @@ class Server:
         client.setblocking(False)
         peer = _peer(client)
         allowed = peer.uid in self._uids or (self._admin is not None and self._admin in peer.groups)
-        if not allowed or len(self._clients) >= MAX_CLIENTS:
+        room = MAX_CLIENTS if peer.uid == 0 else MAX_CLIENTS - ROOTS_OWN
+        if not allowed or len(self._clients) >= room:
             why = (
                 f"user {peer} may not ask the actor for anything"
                 if not allowed
-                else f"{MAX_CLIENTS} callers are connected already"
+                else f"{len(self._clients)} callers are connected already"
             )
             remedy = f"be root, or in group {ADMIN_GROUP}" if not allowed else "try again later"
             _send(client, Reply(answer=Answer(seq=0, error=why, remedy=remedy)))
@@ -295,11 +360,17 @@ class Server:
             call=call,
             kept=self._kept,
             recovered=self._recovered,
+            may_override=peer.uid in (0, os.geteuid())
+            or (self._admin is not None and self._admin in peer.groups),
+            isolated=self._isolated,
         )
         try:
             return ACTIONS[type(call.request)](call.request, context)
         except NodeagentError as error:
             return Reply(answer=Answer(seq=call.seq, error=str(error), remedy=error.remedy))
+        except OSError as error:
+            why = f"{error.filename or 'a system call'}: {error.strerror}"
+            return Reply(answer=Answer(seq=call.seq, error=why, remedy="see the audit record"))
 
 
 class _Seq(msgspec.Struct):
@@ -327,15 +398,9 @@ def _send(client: socket.socket, reply: Reply) -> bool:
 
 
 def _peer(client: socket.socket) -> Peer:
-    pid, uid, gid = struct.unpack(
-        "3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    )
-    try:
-        raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4096)
-    except OSError:
-        raw = b""
-    groups = struct.unpack(f"{len(raw) // 4}I", raw[: len(raw) // 4 * 4])
-    return Peer(pid=pid, uid=uid, gid=gid, groups=frozenset((gid, *groups)))
+    raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid, uid, gid = struct.unpack("iII", raw)
+    return Peer(pid=pid, uid=uid, gid=gid, groups=groups_of(client) | {gid})
 
 
 def _group_id(name: str) -> int | None:
@@ -425,8 +490,10 @@ def _hold_lock(run_dir: Path) -> int:
             f"{run_dir / LOCK}: another actor runs already (pid {pid or 'unknown'})",
             "stop it, or give another --run-dir and --state-dir",
         ) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    # Who holds it is for people to read; a file that takes no words locks all the same.
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
 
 
@@ -462,7 +529,7 @@ def _run(argv: list[str] | None) -> None:
     for line in recovered:
         _say(line)
     try:
-        server = Server(arguments.run_dir, actor, recovered, daemon_uid)
+        server = Server(arguments.run_dir, actor, recovered, daemon_uid, config.probe.isolated)
     except OSError as error:
         raise ActError(
             f"{arguments.run_dir / SOCKET}: cannot be served: {error.strerror}",

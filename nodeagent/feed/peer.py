@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 SO_PEERGROUPS = 59
 SO_PEERPIDFD = 77
-MAX_GROUPS = 65536
-"""NGROUPS_MAX."""
+MAX_GROUPS_BYTES = 1024
+"""256 groups: the most that Python's getsockopt takes. A user of more counts by its first group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +56,13 @@ def start_time(pid: int) -> int | None:
         return None
 
 
-def _groups(sock: socket.socket) -> frozenset[int]:
-    size = 4 * 64
-    while size <= 4 * MAX_GROUPS:
-        try:
-            raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, size)
-            return frozenset(struct.unpack(f"{len(raw) // 4}I", raw))
-        except OSError as error:
-            if error.errno != 34:  # ERANGE: more groups than fit
-                return frozenset()
-        size *= 16
-    return frozenset()
+def groups_of(sock: socket.socket) -> frozenset[int]:
+    """Supplementary groups of the other end; empty where the kernel does not tell them."""
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MAX_GROUPS_BYTES)
+    except OSError:
+        return frozenset()
+    return frozenset(struct.unpack(f"{len(raw) // 4}I", raw))
 
 
 def _pidfd(sock: socket.socket, pid: int) -> int | None:
@@ -88,7 +84,7 @@ def peer_of(sock: socket.socket) -> Peer:
     return Peer(
         pid=pid,
         uid=uid,
-        gids=_groups(sock) | {gid},
+        gids=groups_of(sock) | {gid},
         pidfd=_pidfd(sock, pid),
         start_time=before,
     )

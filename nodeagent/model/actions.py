@@ -6,6 +6,7 @@ A closed list: the actor performs these requests and nothing else. Sets of CPUs 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -25,6 +26,21 @@ MAX_ENTRIES = 100
 """Journal entries (or results) in one answer; `more` says that others follow."""
 MAX_MESSAGE = 800
 """Characters of one result's message."""
+MAX_REASON = 400
+"""Characters of `why` and of `override_freeze`: both are kept in the journal, for each entry."""
+MAX_ANSWER = MAX_DATAGRAM - (8 << 10)
+"""Bytes that results or entries of one answer take; the rest of its frame needs far less."""
+
+_Id = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+"""A process or thread number: what the kernel's pid_t holds."""
+_Ticks = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Name = Annotated[str, msgspec.Meta(max_length=64)]
+"""A workload's; place/workloads.py takes no longer ones."""
+_List = Annotated[str, msgspec.Meta(max_length=16 << 10)]
+"""A cpulist: 2,048 CPUs, every other one, take 10 KiB."""
+_Path = Annotated[str, msgspec.Meta(max_length=4096)]
+"""PATH_MAX."""
+_Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
 
 class _Request(
@@ -36,30 +52,32 @@ class _Request(
 class SetAffinityRequest(_Request, frozen=True, kw_only=True, tag="set_affinity"):
     """See model.placement.SetAffinity."""
 
-    workload: str
-    pid: int
-    tid: int
-    start_time: int
-    cpus: str
-    before: str
+    workload: _Name
+    pid: _Id
+    tid: _Id
+    start_time: _Ticks
+    cpus: _List
+    before: _List
 
 
 class MoveToCpusetRequest(_Request, frozen=True, kw_only=True, tag="move_to_cpuset"):
     """See model.placement.MoveToCpuset."""
 
-    workload: str
-    pid: int
-    start_time: int
-    cpuset: str
-    cpus: str
-    mems: str
-    before: str
+    workload: _Name
+    pid: _Id
+    start_time: _Ticks
+    cpuset: _Path
+    cpus: _List
+    mems: _List
+    before: _Path
 
 
 class UndoRequest(_Request, frozen=True, kw_only=True, tag="undo"):
-    """Undo what the journal holds, newest first. `workload` None: of all."""
+    """Undo what the journal holds, newest first. `workload` None: of all. `below`: only entries
+    with a smaller id, to go on where an answer with `more` ended; 0: from the newest."""
 
     workload: str | None = None
+    below: _Ticks = 0
 
 
 class JournalRequest(_Request, frozen=True, kw_only=True, tag="journal"):
@@ -94,8 +112,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     seq: int
     request: Request
-    why: str = ""
-    override_freeze: str = ""
+    why: _Reason = ""
+    override_freeze: _Reason = ""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

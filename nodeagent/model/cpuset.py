@@ -13,6 +13,8 @@ from nodeagent.errors import ParseError
 
 MAX_ID = 1 << 16
 """No machine has this many CPUs; a larger number in a file is damage, not a CPU."""
+_MAX_NAMED = 4 * MAX_ID
+"""Numbers that one list may name, doubles counted: a short text must not be hours of work."""
 
 _PART = re.compile(r"([0-9]{1,9}|N)(?:-([0-9]{1,9}|N)(?::([0-9]{1,9})/([0-9]{1,9}))?)?")
 
@@ -41,19 +43,20 @@ class CpuSet:
         if not text:
             return cls()
         ids: set[int] = set()
+        named = 0
         for part in text.split(","):
             part = part.strip()
             if not part:
                 continue
             if part == "all" and last is not None:
-                ids.update(range(last + 1))
-                continue
+                part = f"0-{last}"
             m = _PART.fullmatch(part)
             if m is None or ("N" in (m[1], m[2]) and last is None):
                 raise ParseError("CPU list", text, expected)
             first, end = (last if t == "N" else int(t) for t in (m[1], m[2] or m[1]))
             assert first is not None and end is not None
-            if first > end or end >= MAX_ID:
+            named += end - first + 1
+            if first > end or end >= MAX_ID or named > _MAX_NAMED:
                 raise ParseError("CPU list", text, expected)
             if m[3] is None:
                 ids.update(range(first, end + 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from nodeagent.pin.proc import (
     Thread,
     boot_id,
     descendants,
+    is_thread,
     mask_of,
     stat_of,
     threads_of,
@@ -43,6 +44,8 @@ FREEZE_FILE = "freeze"
 SWEEP_ENTRIES = 256
 """With this many open entries, those of ended processes are closed before a new one is made."""
 _HZ = os.sysconf("SC_CLK_TCK")
+_TROUBLE = (NodeagentError, OSError)
+"""What an act may meet: a sentence, or a read of /proc or cgroup that failed as none foresaw."""
 
 CONSENT: dict[type, Consent] = {SetAffinity: Consent.THREADS, MoveToCpuset: Consent.CGROUP}
 """Class of consent of each action."""
@@ -165,10 +168,12 @@ class Actor:
 
         try:
             comm = affinity.check_alive(target.pid, target.start_time)
+            if not action.cpus:
+                raise ActError("no CPU is named to pin to", "nodeagentctl place plan")
             got = affinity.pin(
                 target.pid, target.start_time, target.tid, action.cpus, before_change
             )
-        except NodeagentError as error:
+        except _TROUBLE as error:
             return self._failed(action, entry, error, asked)
         if entry is None:
             return ActionResult(
@@ -183,6 +188,8 @@ class Actor:
         entry: Entry | None = None
         try:
             comm = affinity.check_alive(target.pid, target.start_time)
+            if not action.cpus:
+                raise ActError("no CPU is named to pin to", "nodeagentctl place plan")
             cpuset.check_ours(action.cpuset)
             tree = cpuset.find()
             now = cpuset.path_of(tree, target.pid)
@@ -204,11 +211,17 @@ class Actor:
             step("cpuset.made")
             cpuset.fill(tree, action.cpuset, str(action.cpus), str(action.mems))
             step("cpuset.filled")
+            # Again: the journal's sync took its time, and the number may be another's by now.
+            affinity.check_alive(target.pid, target.start_time)
             self._move_process(tree, action.cpuset, target.pid)
             step("cpuset.moved")
             # Before Linux 6.2 a move widened what the program itself had bound to a part.
             for thread in before:
-                if thread.mask <= action.cpus and mask_of(thread.tid) not in (None, thread.mask):
+                if (
+                    thread.mask <= action.cpus
+                    and mask_of(thread.tid) not in (None, thread.mask)
+                    and is_thread(target.pid, thread)
+                ):
                     affinity.set_mask(target.pid, thread.tid, thread.mask)
             affinity.check_alive(target.pid, target.start_time)
             if cpuset.path_of(tree, target.pid) != action.cpuset:
@@ -220,7 +233,7 @@ class Actor:
                 raise ActError(
                     f"the threads of process {target.pid} read back {got}, expected {action.cpus}"
                 )
-        except NodeagentError as error:
+        except _TROUBLE as error:
             return self._failed(action, entry, error, asked)
         return self._finished(action, entry, comm, str(got), asked)
 
@@ -251,11 +264,11 @@ class Actor:
         return self._audited(action, str(entry.public().before), got, result, asked)
 
     def _failed(
-        self, action: Action, entry: Entry | None, error: NodeagentError, asked: Asked
+        self, action: Action, entry: Entry | None, error: NodeagentError | OSError, asked: Asked
     ) -> ActionResult:
         """Puts back what was changed already."""
         gone = isinstance(error, GoneError)
-        message = str(error) + (f"; {error.remedy}" if error.remedy else "")
+        message = _words(error)
         if entry is None:
             outcome = Outcome.GONE if gone else Outcome.REFUSED
             return self._audited(
@@ -312,21 +325,32 @@ class Actor:
 
     # Undoing.
 
-    def undo(
-        self, workload: str | None, asked: Asked, limit: int | None = None
-    ) -> tuple[Undone, ...]:
-        """Undoes what the journal holds of a workload (None: of all), newest first; at most
-        `limit` entries."""
+    def undo(self, workload: str | None, asked: Asked) -> tuple[Undone, ...]:
+        """Undoes what the journal holds of a workload (None: of all), newest first."""
+        return tuple(self.undo_each(workload, asked))
+
+    def undo_each(self, workload: str | None, asked: Asked, *, below: int = 0) -> Iterator[Undone]:
+        """Undoes what the journal holds of a workload (None: of all), newest first, one each time
+        the next is asked for. `below`: only entries with a smaller id; 0: all."""
         refusal = self._refusal(None, asked)
-        wanted = [e for e in reversed(self._journal.entries) if workload in (None, e.open.workload)]
+        wanted = self.waiting(workload, below)
         if refusal is not None:
-            return tuple(Undone(entry=e, result=refusal) for e in wanted)
-        return tuple(Undone(entry=e, result=self._undo(e, asked)) for e in wanted)
+            self._audit_undo(workload or "", 0, "", refusal, asked)
+        for entry in wanted:
+            yield Undone(entry=entry, result=refusal or self._undo(entry, asked))
+
+    def waiting(self, workload: str | None, below: int = 0) -> tuple[Entry, ...]:
+        """Entries that `undo` would take, in its order."""
+        return tuple(
+            e
+            for e in reversed(self._journal.entries)
+            if workload in (None, e.open.workload) and (below == 0 or e.id < below)
+        )
 
     def _undo(self, entry: Entry, asked: Asked) -> ActionResult:
         before = entry.public().before
-        stale = self._stale(entry)
         try:
+            stale = self._stale(entry)
             if stale is not None:
                 self._journal.closed(entry.id, *stale)
                 if stale[0] != "other-boot":
@@ -346,26 +370,32 @@ class Actor:
                     read_back=str(self._now(entry)),
                     journal_id=entry.id,
                 )
-        except NodeagentError as error:
-            message = str(error) + (f"; {error.remedy}" if error.remedy else "")
-            result = ActionResult(outcome=Outcome.FAILED, message=message, journal_id=entry.id)
+        except _TROUBLE as error:
+            result = ActionResult(
+                outcome=Outcome.FAILED, message=_words(error), journal_id=entry.id
+            )
+        self._audit_undo(entry.open.workload, entry.open.pid, entry.open.cpus, result, asked)
+        return result
+
+    def _audit_undo(
+        self, workload: str, pid: int, before: str, result: ActionResult, asked: Asked
+    ) -> None:
         self._audit.write(
             Record(
                 at_ns=time.time_ns(),
                 by=asked.by,
                 what="undo",
-                workload=entry.open.workload,
-                pid=entry.open.pid,
-                before=entry.open.cpus,
+                workload=workload,
+                pid=pid,
+                before=before,
                 after=result.read_back or "",
                 why=asked.why,
                 outcome=result.outcome,
                 message=result.message,
-                journal_id=entry.id,
+                journal_id=result.journal_id,
                 override_freeze=asked.override_freeze,
             )
         )
-        return result
 
     def _now(self, entry: Entry) -> CpuSet:
         found = CpuSet()
@@ -392,8 +422,8 @@ class Actor:
                 self._drop_cpuset(entry)
                 return []
             left = self._put_back(entry, whole=False)
-        except NodeagentError as error:
-            return [str(error)]
+        except _TROUBLE as error:
+            return [_words(error)]
         return [text for text in left if "by somebody later" not in text]
 
     def _put_back(self, entry: Entry, *, whole: bool) -> list[str]:
@@ -537,9 +567,9 @@ class Actor:
     def _recover(self, entry: Entry, asked: Asked) -> str:
         o = entry.open
         what = f"{o.act} of {o.comm} ({o.pid}) for workload {o.workload}"
-        stale = self._stale(entry)
-        outcome, message = Outcome.REVERTED, ""
+        outcome, message, after = Outcome.REVERTED, "", ""
         try:
+            stale = self._stale(entry)
             if stale is not None:
                 outcome, message = Outcome.GONE, f"{what} was interrupted, and {stale[1]}"
                 self._journal.closed(entry.id, *stale)
@@ -561,9 +591,12 @@ class Actor:
                     raise ActError(left[0])
                 message = f"the interrupted {what} was put back"
                 self._journal.closed(entry.id, "reverted", message)
-        except NodeagentError as error:
+            after = str(self._now(entry)) if stale is None else ""
+        except _TROUBLE as error:
             outcome = Outcome.FAILED
-            message = f"the interrupted {what} could neither be completed nor put back: {error}"
+            message = (
+                f"the interrupted {what} could neither be completed nor put back: {_words(error)}"
+            )
         self._audit.write(
             Record(
                 at_ns=time.time_ns(),
@@ -572,7 +605,7 @@ class Actor:
                 workload=o.workload,
                 pid=o.pid,
                 before=str(entry.public().before),
-                after=str(self._now(entry)) if stale is None else "",
+                after=after,
                 why=asked.why,
                 outcome=outcome,
                 message=message,
@@ -595,18 +628,25 @@ class Actor:
         """Closes entries whose process has ended, or that are of another boot."""
         said: list[str] = []
         for entry in self._journal.entries:
-            stale = self._stale(entry) if entry.state == "done" else None
-            if stale is None:
-                continue
+            stale: tuple[str, str] | None = None
             try:
+                stale = self._stale(entry) if entry.state == "done" else None
+                if stale is None:
+                    continue
                 self._journal.closed(entry.id, *stale)
                 if stale[0] != "other-boot":
                     self._drop_cpuset(entry)
-            except NodeagentError as error:
-                said.append(f"{stale[1]}; {error}")
+            except _TROUBLE as error:
+                said.append(f"{stale[1] if stale else entry.open.comm}; {_words(error)}")
                 continue
             said.append(f"{stale[1]}: nothing to undo")
         return said
+
+
+def _words(error: NodeagentError | OSError) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a system call'}: {error.strerror}"
+    return str(error) + (f"; {error.remedy}" if error.remedy else "")
 
 
 def _heir(entry: Entry) -> CpuSet | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from nodeagent.errors import ActError, RightsError
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.pin.proc import PROC, Thread, mask_of, owner_of, stat_of, threads_of
+from nodeagent.pin.proc import PROC, Thread, is_thread, mask_of, owner_of, stat_of, threads_of
 from nodeagent.pin.step import step
 
 MAX_SCANS = 64
@@ -71,7 +71,8 @@ def pin(
             told.update((t.tid, t.start_time) for t in fresh)
         for thread in outside:
             step("affinity.before")
-            set_mask(pid, thread.tid, cpus)
+            if is_thread(pid, thread):
+                set_mask(pid, thread.tid, cpus)
         step("affinity.written")
     raise ActError(
         f"process {pid} makes threads faster than they are pinned: some are still outside {cpus} "
@@ -114,7 +115,7 @@ def set_mask(pid: int, tid: int, cpus: CpuSet) -> bool:
 
 def _cpuset_words(pid: int) -> str:
     try:
-        return (PROC / str(pid) / "cpuset").read_text().strip() or "/"
+        return (PROC / str(pid) / "cpuset").read_text(errors="replace").strip() or "/"
     except OSError:
         return "(not readable)"
 

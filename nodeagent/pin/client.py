@@ -6,16 +6,25 @@ actor's journal tells, and its late answer is dropped.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import os
 import socket
+import struct
 from pathlib import Path
 
 import msgspec
 
-from nodeagent.errors import ActError, NodeagentError, RightsError, UnavailableError
+from nodeagent.errors import (
+    ActError,
+    NodeagentError,
+    RightsError,
+    UnavailableError,
+    UsageError,
+)
 from nodeagent.model.actions import (
     MAX_DATAGRAM,
+    MAX_REASON,
     Answer,
     Call,
     JournalEntry,
@@ -32,15 +41,16 @@ from nodeagent.model.placement import Action, ActionResult
 
 MAX_FDS = 64
 DEADLINE_S = 10.0
-MAX_PAGES = 64
-"""Of the journal, in one `journal()`."""
+MAX_PAGES = 1000
+"""Answers that one `journal()` or `undo()` takes; each holds what fits a datagram."""
 
 
 class ActorClient:
     """A connection to the actor's socket, made at the first call and again after it broke.
 
     Every method raises UnavailableError (nobody serves the socket, or no answer in time),
-    RightsError (this user may not open it) and ActError (the call was refused as a whole).
+    RightsError (this user may not open it) and ActError (the call was refused as a whole, or
+    the socket is not the actor's).
     """
 
     def __init__(self, path: str | os.PathLike[str], *, deadline_s: float = DEADLINE_S) -> None:
@@ -64,9 +74,11 @@ class ActorClient:
         answer, _ = await self._call(UndoRequest(workload=workload), why, override_freeze)
         results = list(answer.results)
         for _page in range(MAX_PAGES):
-            if not answer.more:
+            if not answer.more or not results or results[-1].journal_id is None:
                 break
-            answer, _ = await self._call(UndoRequest(workload=workload), why, override_freeze)
+            # Below the last one: what could not be undone is not tried again and again.
+            request = UndoRequest(workload=workload, below=results[-1].journal_id)
+            answer, _ = await self._call(request, why, override_freeze)
             results += answer.results
         return tuple(results)
 
@@ -101,6 +113,12 @@ class ActorClient:
     async def _call(
         self, request: Request, why: str = "", override_freeze: str = ""
     ) -> tuple[Answer, list[int]]:
+        if max(len(why), len(override_freeze)) > MAX_REASON:
+            raise UsageError(
+                f"a reason of {max(len(why), len(override_freeze))} characters, expected at most "
+                f"{MAX_REASON}",
+                "say it shorter; it is kept in the audit record",
+            )
         async with self._turn:
             self._seq += 1
             call = Call(seq=self._seq, request=request, why=why, override_freeze=override_freeze)
@@ -145,6 +163,7 @@ class ActorClient:
             made.setblocking(False)
             try:
                 await loop.sock_connect(made, str(self._path))
+                self._check_server(made)
             except BaseException:
                 made.close()
                 raise
@@ -153,7 +172,7 @@ class ActorClient:
         while True:
             await _readable(self._socket)
             try:
-                text, fds, flags, _ = socket.recv_fds(self._socket, MAX_DATAGRAM, MAX_FDS)
+                text, fds, flags = _receive(self._socket)
             except BlockingIOError:
                 continue
             if not text:
@@ -172,6 +191,30 @@ class ActorClient:
             # A late answer to a call that ran out of time.
             for fd in fds:
                 os.close(fd)
+
+    def _check_server(self, made: socket.socket) -> None:
+        """The folder's owner or root serves it, or we ourselves: the daemon's user may put a
+        socket of its own where the actor's was, and an administrator must not believe it."""
+        raw = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        _, uid, _ = struct.unpack("iII", raw)
+        if uid not in (0, os.geteuid(), self._path.parent.stat().st_uid):
+            raise ActError(
+                f"{self._path}: user {uid} serves it, expected root's nodeagent-actor",
+                "find out who put it there, then restart nodeagent-actor",
+            )
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int], int]:
+    """Datagram, descriptors and flags. Not socket.recv_fds: it drops the flags it is given
+    (Python 3.11 to 3.13), and the descriptors would pass on to every child process."""
+    fds = array.array("i")
+    text, ancillary, flags, _ = sock.recvmsg(
+        MAX_DATAGRAM, socket.CMSG_SPACE(MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return text, list(fds), flags
 
 
 async def _readable(sock: socket.socket) -> None:

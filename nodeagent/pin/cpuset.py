@@ -9,6 +9,7 @@ Source: cpuset(7), Documentation/admin-guide/cgroup-v2.rst "Cpuset".
 from __future__ import annotations
 
 import errno
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,8 @@ class Hierarchy:
 
 def find() -> Hierarchy:
     """The mounted hierarchy with the cpuset controller. Raises UnavailableError."""
-    text = (PROC / "self/mountinfo").read_text()
+    # Any user can mount something at a path that is no UTF-8.
+    text = os.fsdecode((PROC / "self/mountinfo").read_bytes())
     unified: Path | None = None
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -68,12 +70,19 @@ def _words(path: Path) -> list[str]:
 
 
 def path_of(hierarchy: Hierarchy, pid: int) -> str | None:
-    """cgroup path of a process in that hierarchy; None: it has ended."""
+    """cgroup path of a process in that hierarchy; None: it has ended. Raises ActError."""
     try:
-        text = (PROC / str(pid) / "cgroup").read_text()
+        data = (PROC / str(pid) / "cgroup").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    for line in text.splitlines():
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ActError(
+            f"process {pid} is in a cgroup whose name is no UTF-8: {data[:200]!r}",
+            "it is left where it is",
+        ) from error
+    for line in text.split("\n")[:-1]:
         _, controllers, path = line.split(":", 2)
         if hierarchy.version == 2 and controllers == "":
             return path
@@ -90,6 +99,12 @@ def check_ours(path: str) -> None:
 
 def check_free(hierarchy: Hierarchy, path: str) -> None:
     """Raises ActError when a process in `path` is somebody else's to place."""
+    if ".." in path.split("/"):
+        # cgroup_namespaces(7): how a cgroup above our own root is shown.
+        raise ActError(
+            f"cgroup {path} is outside the cgroup namespace of the actor",
+            "run the actor in the host's cgroup namespace",
+        )
     if _OWNED.search(path):
         raise ActError(
             f"cgroup {path} belongs to a container runtime or scheduler, which would undo a move",

@@ -97,6 +97,16 @@ def threads_of(pid: int) -> list[Thread]:
     return found
 
 
+def is_thread(pid: int, thread: Thread) -> bool:
+    """Whether that number is still that thread of that process.
+
+    No system call sets an affinity through a descriptor, so between this look and the write a
+    number may still pass on; it is kept as short as it can be, and never spans a sync to disk.
+    """
+    stat = stat_of(pid, thread.tid)
+    return stat is not None and stat.start_time == thread.start_time
+
+
 def boot_id() -> str:
     """This boot's random id. Source: Documentation/admin-guide/sysctl/kernel.rst."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -119,7 +129,12 @@ def descendants(pid: int) -> Iterator[tuple[int, Stat]]:
             if stat is not None:
                 children.setdefault(stat.ppid, []).append((int(entry.name), stat))
     below = list(children.get(pid, ()))
+    seen = {pid}
     while below:
         child, stat = below.pop()
+        if child in seen:
+            # Read one after the other, with a number used again meanwhile, they may form a ring.
+            continue
+        seen.add(child)
         yield child, stat
         below.extend(children.get(child, ()))

@@ -16,20 +16,23 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from nodeagent.errors import ActError
-from nodeagent.model.actions import JournalEntry
+from nodeagent.errors import ActError, ParseError
+from nodeagent.model.actions import MAX_MESSAGE, JournalEntry
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.pin.step import step
 
 FILE = "undo.log"
 MAX_FILE_BYTES = 64 << 20
+FULL_BYTES = MAX_FILE_BYTES // 2
+"""Beyond it no action begins; what closes those that have begun still fits."""
 MAX_ENTRIES = 10_000
 COMPACT_BYTES = 256 << 10
 """From this size on the file is rewritten when less than half of it is still needed."""
@@ -195,12 +198,10 @@ def load(data: bytes, name: str) -> Loaded:
         found.cut = b""
         found.end = offset
         try:
-            record = _DECODER.decode(body)
-        except (msgspec.MsgspecError, RecursionError):
+            _apply(found, _DECODER.decode(body), raw)
+        except (msgspec.MsgspecError, ParseError, RecursionError):
             found.foreign = True
             found.notes.append(f"{name}:{number}: a record of another version is left as it is")
-            continue
-        _apply(found, record, raw)
     if tail:
         found.notes.append(
             f"{name}:{tail[0]}: the last write was cut or damaged ({len(found.cut)} bytes); what "
@@ -231,24 +232,28 @@ def _apply(found: Loaded, record: Record, raw: bytes) -> None:
         return
     found.next_id = max(found.next_id, record.id + 1)
     if isinstance(record, Open):
+        CpuSet.parse(record.cpus)
         found.entries[record.id] = Entry(open=record, lines=[raw])
         return
     entry = found.entries.get(record.id)
     if entry is None:
         return
-    entry.lines.append(raw)
     match record:
         case Former():
-            for tid, start, mask in record.threads:
-                entry.former.setdefault((tid, start), CpuSet.parse(mask))
-            for tid, start, mask in record.kept:
-                entry.kept.setdefault((tid, start), CpuSet.parse(mask))
+            former = [((tid, start), CpuSet.parse(mask)) for tid, start, mask in record.threads]
+            kept = [((tid, start), CpuSet.parse(mask)) for tid, start, mask in record.kept]
+            for key, cpus in former:
+                entry.former.setdefault(key, cpus)
+            for key, cpus in kept:
+                entry.kept.setdefault(key, cpus)
         case Done():
+            CpuSet.parse(record.read_back)
             entry.state, entry.read_back = "done", record.read_back
         case Undoing():
             entry.state = "undoing"
         case Closed():
             del found.entries[record.id]
+    entry.lines.append(raw)
 
 
 def read(folder: Path) -> Loaded:
@@ -258,6 +263,17 @@ def read(folder: Path) -> Loaded:
         return load(path.read_bytes()[:MAX_FILE_BYTES], str(path))
     except FileNotFoundError:
         return Loaded()
+
+
+def _check_owner(path: Path, found: os.stat_result, kind: Callable[[int], bool]) -> None:
+    """Raises ActError for a journal that another user could have written: what stands in it is
+    carried out."""
+    if not kind(found.st_mode) or found.st_uid not in (0, os.geteuid()):
+        raise ActError(
+            f"{path}: user {found.st_uid} owns it, or it is no plain one; the undo journal is "
+            "read only from what the actor's own user made",
+            "look at what it is, move it away, and give --state-dir a folder of the actor's user",
+        )
 
 
 class Journal:
@@ -270,6 +286,7 @@ class Journal:
         self._path = folder / FILE
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_owner(folder, folder.lstat(), stat.S_ISDIR)
             self._lock = os.open(folder / "lock", _OPEN, 0o600)
         except OSError as error:
             raise ActError(
@@ -286,6 +303,9 @@ class Journal:
             ) from error
         try:
             self._start()
+        except ActError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise ActError(
@@ -297,7 +317,9 @@ class Journal:
         (self._folder / f"{FILE}.new").unlink(missing_ok=True)
         fresh = not self._path.exists()
         self._fd = os.open(self._path, _OPEN, 0o600)
-        size = os.fstat(self._fd).st_size
+        found = os.fstat(self._fd)
+        _check_owner(self._path, found, stat.S_ISREG)
+        size = found.st_size
         if size > MAX_FILE_BYTES:
             raise OSError(errno.EFBIG, f"{size} bytes, more than this program ever writes")
         self._state = load(os.pread(self._fd, size, 0), str(self._path))
@@ -362,13 +384,20 @@ class Journal:
 
     def closed(self, number: int, how: str, message: str = "") -> None:
         """Nothing of it is left. Compacts the file when that is worth it."""
-        self._write([Closed(id=number, how=how, message=message)])
+        self._write([Closed(id=number, how=how, message=message[:MAX_MESSAGE])])
         live = sum(len(line) for e in self._state.entries.values() for line in e.lines)
         if self._state.end > self._compact_bytes and live < self._state.end // 2:
             self._compact()
 
     def _write(self, records: Sequence[Record], *, make_room: bool = False) -> None:
         lines = [line_of(r) for r in records]
+        if make_room and self._state.end + sum(map(len, lines)) > FULL_BYTES:
+            self._compact()
+            if self._state.end + sum(map(len, lines)) > FULL_BYTES:
+                raise ActError(
+                    f"{self._path}: {self._state.end} bytes wait to be undone, no more are kept",
+                    "nodeagentctl undo",
+                )
         step("journal.before")
         try:
             self._append(lines, make_room=make_room)

@@ -42,3 +42,10 @@ def test_damage_is_an_error(text: str) -> None:
     with pytest.raises(ParseError) as error:
         CpuSet.parse(text)
     assert text[:20] in str(error.value)
+
+
+def test_a_short_text_is_no_hours_of_work() -> None:
+    assert len(CpuSet.parse("0-65535,0-65535,0-65535,0-65535")) == 65536
+    with pytest.raises(ParseError):
+        CpuSet.parse("0-65535," * 5)
+    assert CpuSet.parse("all,all", last=7) == CpuSet.of(range(8))

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +23,10 @@ from nodeagent.model.placement import (
     SetAffinity,
     Target,
 )
-from nodeagent.pin import cpuset
+from nodeagent.pin import affinity, cpuset
 from nodeagent.pin.actor import Actor, Asked
-from nodeagent.pin.proc import stat_of, tids_of
+from nodeagent.pin.affinity import GoneError
+from nodeagent.pin.proc import Thread, stat_of, tids_of
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 Two = tuple[CpuSet, CpuSet]
@@ -420,7 +422,89 @@ def test_another_boot_s_entries_are_closed_and_never_written_back(
     assert set(process.masks().values()) == {str(one)}
 
 
+def test_a_number_that_passes_on_during_the_sync_is_not_touched(
+    two_cpus: Two, as_root: None
+) -> None:
+    everywhere, one = two_cpus
+    first = subprocess.Popen(["sleep", "600"])
+    stat = stat_of(first.pid)
+    assert stat is not None
+    strangers: list[subprocess.Popen[bytes]] = []
+
+    def meanwhile(outside: list[Thread], inside: list[Thread]) -> None:
+        first.kill()
+        first.wait()
+        # It starts in another clock tick, as any number that comes around again does.
+        time.sleep(0.05)
+        strangers.append(next_process_with(first.pid))
+
+    try:
+        with pytest.raises(GoneError):
+            affinity.pin(first.pid, stat.start_time, 0, one, meanwhile)
+        assert CpuSet.of(os.sched_getaffinity(strangers[0].pid)) == everywhere
+    finally:
+        for process in (first, *strangers):
+            process.kill()
+            process.wait()
+
+
+def test_no_cpu_is_no_pin(tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two) -> None:
+    process = victim(0)
+    with open_actor(tmp_path) as actor:
+        done = actor.perform(pin(process.target, CpuSet()), ME)
+        assert done.outcome is Outcome.REFUSED and "no CPU is named" in done.message
+        assert actor.perform(move(process.target, CpuSet(), "x"), ME).outcome is Outcome.REFUSED
+        assert actor.entries == ()
+
+
+def test_a_refused_undo_is_in_the_audit_record(
+    tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two
+) -> None:
+    process = victim(0)
+    with open_actor(tmp_path) as actor:
+        actor.perform(pin(process.target, two_cpus[1]), ME)
+        (tmp_path / "run/freeze").touch()
+        actor.undo(None, ME)
+        (tmp_path / "run/freeze").unlink()
+        actor.undo(None, ME)
+    told = [(r["what"], r["outcome"]) for r in audit(tmp_path)]
+    assert told == [("set_affinity", "done"), ("undo", "refused"), ("undo", "done")]
+
+
 # cgroup cpusets.
+
+
+def test_a_mount_whose_path_is_no_utf8_hides_no_cpuset(tmp_path: Path, as_root: None) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff"
+    Path(os.fsdecode(odd)).mkdir()
+    command = b'mount -t tmpfs none "$1" && exec "$2" -c "$3"'
+    code = b"from nodeagent.pin import cpuset; print(cpuset.find())"
+    inside = [b"unshare", b"-m", b"sh", b"-c", command, b"sh", odd, sys.executable.encode(), code]
+    if subprocess.run([*inside[:7], b"/bin/true", b""], capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    done = subprocess.run(inside, capture_output=True)
+    assert b"UnicodeDecodeError" not in done.stderr
+    assert done.returncode == 0 or b"UnavailableError" in done.stderr, done
+
+
+def test_a_cgroup_whose_name_is_no_utf8_is_left_alone(
+    tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two, name: str
+) -> None:
+    process = victim(0)
+    tree = cpuset.find()
+    theirs = os.fsencode(tree.mount) + b"/odd-\xff-" + name.encode()
+    Path(os.fsdecode(theirs)).mkdir()
+    try:
+        for file, text in (("cpuset.cpus", str(two_cpus[0])), ("cpuset.mems", "0")):
+            Path(os.fsdecode(theirs), file).write_text(text)
+        Path(os.fsdecode(theirs), "cgroup.procs").write_text(str(process.pid))
+        with open_actor(tmp_path) as actor:
+            done = actor.perform(move(process.target, two_cpus[1], name), ME)
+        assert done.outcome is Outcome.REFUSED and "no UTF-8" in done.message
+    finally:
+        process.end()
+        time.sleep(0.05)
+        Path(os.fsdecode(theirs)).rmdir()
 
 
 def test_cpuset_made_held_and_removed(

@@ -151,6 +151,15 @@ HOSTILE = [
     b'{"seq":7,"request":{"do":"undo"},"shell":"rm"}',
     b'{"seq":7,"request":{"do":"set_affinity","workload":"w","pid":1,"tid":0,"start_time":0,'
     b'"cpus":"3-1","before":""}}',
+    b'{"seq":7,"request":{"do":"set_affinity","workload":"w","pid":' + b"1" * 4200 + b',"tid":0,'
+    b'"start_time":0,"cpus":"0","before":""}}',
+    b'{"seq":7,"request":{"do":"set_affinity","workload":"w","pid":-1,"tid":0,"start_time":0,'
+    b'"cpus":"0","before":""}}',
+    b'{"seq":7,"request":{"do":"set_affinity","workload":"w","pid":2,"tid":0,"start_time":0,'
+    b'"cpus":"' + b"0-65535," * 2000 + b'","before":""}}',
+    b'{"seq":7,"why":"' + b"x" * 401 + b'","request":{"do":"undo"}}',
+    b'{"seq":7,"request":{"do":"load_probe","program":"sched","options":{"isolated_cpus":7}}}',
+    b'{"seq":7,"request":{"do":"load_probe","program":"sched","options":{"isolated":"full"}}}',
     b"\xff" * 4000,
     b"[" * 100_000,
     b'{"x":' + b"[" * 30_000,
@@ -345,3 +354,216 @@ def test_a_process_cut_in_the_act_is_told_at_the_next_start(
     again = start_actor("--allow", "threads")
     assert "the interrupted undo of" in again.said[0]
     assert process.masks() == before
+
+
+# Bounds: what one caller may cost the others.
+
+
+def test_many_entries_with_long_reasons_are_listed_and_undone_in_pages(
+    start_actor: Start, victim: Make, two_cpus: Two
+) -> None:
+    everywhere, _ = two_cpus
+    singles = [CpuSet.of([cpu]) for cpu in list(everywhere)[:2]]
+    process = victim(0)
+    before = process.masks()
+    actor = start_actor("--allow", "threads")
+    reason = "\x01" * 400
+
+    async def ask() -> None:
+        client = ActorClient(actor.socket)
+        for i in range(130):
+            done = await client.perform(pin(process.target, singles[i % 2]), why=reason)
+            assert done.outcome is Outcome.DONE and done.journal_id == i + 1
+        entries = await client.journal()
+        assert [e.id for e in entries] == list(range(1, 131)) and entries[9].why == reason
+        undone = await client.undo("w")
+        assert [u.journal_id for u in undone] == list(range(130, 0, -1))
+        assert await client.journal() == ()
+        await client.close()
+
+    asyncio.run(ask())
+    assert process.masks() == before
+
+
+def test_undo_goes_on_below_what_could_not_be_undone(
+    start_actor: Start, victim: Make, two_cpus: Two, nobody: str
+) -> None:
+    _, one = two_cpus
+    # Whoever lacks CAP_SYS_NICE may bind its own user's processes that lack it, too.
+    mine = victim(0, prefix=("setpriv", "--bounding-set", "-sys_nice"))
+    theirs = victim(0, prefix=("setpriv", f"--reuid={nobody}", "--clear-groups"))
+    actor = start_actor("--allow", "threads")
+
+    async def act() -> None:
+        client = ActorClient(actor.socket)
+        await client.perform(pin(mine.target, one))
+        await client.perform(pin(theirs.target, one))
+        await client.close()
+
+    async def undo() -> None:
+        client = ActorClient(actor.socket)
+        failed, done = await client.undo()
+        assert (failed.outcome, failed.journal_id) == ("failed", 2)
+        assert (done.outcome, done.journal_id) == ("done", 1)
+        assert [e.id for e in await client.journal()] == [2]
+        await client.close()
+
+    asyncio.run(act())
+    actor.terminate()
+    actor = start_actor(prefix=("setpriv", "--bounding-set", "-sys_nice"))
+    asyncio.run(undo())
+    assert set(mine.masks().values()) != {str(one)} == set(theirs.masks().values())
+
+
+ASK = """
+import socket, sys, time
+socks = []
+for _ in range(int(sys.argv[2])):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(sys.argv[1])
+    socks.append(s)
+for text in sys.argv[3:]:
+    s.send(text.encode())
+    print(s.recv(1 << 17).decode(), flush=True)
+if len(sys.argv) == 3:
+    print(s.recv(1 << 17).decode(), flush=True)
+    sys.stdin.read()
+"""
+STATUS = '{"seq":1,"request":{"do":"status"}}'
+OVERRIDE = '{"seq":2,"override_freeze":"because","request":{"do":"undo"}}'
+
+
+def as_nobody(user: str) -> list[str]:
+    rights = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return ["setpriv", *rights, "/usr/bin/python3"]
+
+
+def test_others_leave_room_for_root(start_actor: Start, open_folder: Path, nobody: str) -> None:
+    actor = start_actor("--user", "nobody", folder=open_folder)
+    crowd = subprocess.Popen(
+        [
+            "setpriv",
+            f"--reuid={nobody}",
+            f"--regid={nobody}",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-c",
+            ASK,
+            str(actor.socket),
+            "13",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert crowd.stdout is not None
+    assert "12 callers are connected already" in crowd.stdout.readline()
+
+    async def ask() -> None:
+        client = ActorClient(actor.socket)
+        assert (await client.status()).facts["entries"] == 0
+        await client.close()
+
+    asyncio.run(ask())
+    crowd.communicate()
+
+
+def test_the_daemon_s_user_may_not_override_a_freeze(
+    start_actor: Start, open_folder: Path, nobody: str
+) -> None:
+    actor = start_actor("--user", "nobody", folder=open_folder)
+    done = subprocess.run(
+        [
+            "setpriv",
+            f"--reuid={nobody}",
+            f"--regid={nobody}",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-c",
+            ASK,
+            str(actor.socket),
+            "1",
+            STATUS,
+            OVERRIDE,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    status, refused = done.stdout.splitlines()
+    assert '"error":""' in status
+    assert "may not override a freeze" in refused
+
+
+def test_a_member_of_the_admin_group_may_ask_and_override(
+    start_actor: Start, open_folder: Path, nobody: str
+) -> None:
+    groups = open_folder / "group"
+    groups.write_text(Path("/etc/group").read_text() + "nodeagent-admin:x:61234:\n")
+    bound = f'mount --bind {groups} /etc/group && exec "$0" "$@"'
+    prefix = ("unshare", "-m", "sh", "-c", bound)
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("a mount namespace with another /etc/group cannot be made here")
+    actor = start_actor(folder=open_folder, prefix=prefix)
+    command = ["setpriv", f"--reuid={nobody}", f"--regid={nobody}"]
+    ask = ["/usr/bin/python3", "-c", ASK, str(actor.socket), "1", STATUS, OVERRIDE]
+    # A member by a supplementary group, as people are, among many others.
+    many = ",".join(str(gid) for gid in (*range(70000, 70100), 61234))
+    done = subprocess.run([*command, f"--groups={many}", *ask], capture_output=True, text=True)
+    assert done.stdout.count('"error":""') == 2, done
+    done = subprocess.run([*command, "--groups=70000", *ask], capture_output=True, text=True)
+    assert done.stdout == "", done
+
+
+def test_a_socket_that_another_user_serves_is_not_believed(open_folder: Path, nobody: str) -> None:
+    open_folder.chmod(0o777)
+    serve = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET);"
+        "s.bind(sys.argv[1]); s.listen(1); print('up', flush=True); s.accept()"
+    )
+    path = open_folder / "actor.sock"
+    other = subprocess.Popen(
+        [
+            "setpriv",
+            f"--reuid={nobody}",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-c",
+            serve,
+            str(path),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdout is not None and other.stdout.readline()
+
+    async def ask() -> None:
+        with pytest.raises(ActError, match=f"user {nobody} serves it"):
+            await ActorClient(path).status()
+
+    asyncio.run(ask())
+    other.communicate()
+
+
+def test_descriptors_do_not_pass_on_to_children(tmp_path: Path) -> None:
+    path = tmp_path / "actor.sock"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(path))
+    listening.listen(1)
+
+    async def ask() -> None:
+        def serve() -> None:
+            client, _ = listening.accept()
+            client.recv(1 << 17)
+            answer = msgspec.json.encode(Answer(seq=1, fds=["map"]))
+            socket.send_fds(client, [answer], [0])
+            client.close()
+
+        client = ActorClient(path)
+        served = asyncio.get_running_loop().run_in_executor(None, serve)
+        fds, _ = await client.load_probe("sched")
+        await served
+        assert not os.get_inheritable(fds["map"])
+        os.close(fds["map"])
+        await client.close()
+
+    asyncio.run(ask())
+    listening.close()

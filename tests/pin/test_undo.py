@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nodeagent.errors import ActError
 from nodeagent.pin import undo
-from nodeagent.pin.undo import Former, Journal, Open, load
+from nodeagent.pin.undo import MAX_FILE_BYTES, Done, Former, Journal, Open, line_of, load
 
 
 def record(number: int) -> Open:
@@ -233,3 +233,51 @@ def test_a_disk_that_was_full_from_the_start(small_disk: Path) -> None:
     fill(small_disk)
     with pytest.raises(ActError, match="cannot be opened"):
         Journal(small_disk / "journal")
+
+
+@pytest.mark.parametrize("what", ["journal", "journal/undo.log"])
+def test_what_another_user_made_is_not_read(tmp_path: Path, what: str, as_root: None) -> None:
+    folder = tmp_path / "journal"
+    journal = Journal(folder)
+    begin(journal)
+    journal.close()
+    os.chown(tmp_path / what, 65534, 65534)
+    with pytest.raises(ActError, match="user 65534 owns it"):
+        Journal(folder)
+    os.chown(tmp_path / what, 0, 0)
+    journal = Journal(folder)
+    assert len(journal.entries) == 1
+    journal.close()
+
+
+def test_more_than_it_keeps_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    threads = [(tid, 7, "0-3") for tid in range(400_000)]
+    with pytest.raises(ActError, match="no more are kept"):
+        for _ in range(8):
+            number = journal.next_id
+            journal.begin(record(number), Former(id=number, threads=threads))
+    kept = len(journal.entries)
+    assert 2 <= kept < 8
+    journal.closed(1, "undone", "x" * 100_000)
+    assert (tmp_path / "undo.log").stat().st_size < MAX_FILE_BYTES
+    begin(journal)
+    journal.close()
+    again = Journal(tmp_path)
+    assert len(again.entries) == kept
+    again.close()
+
+
+def test_a_record_whose_list_is_none_is_left_as_it_is(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    begin(journal)
+    begin(journal)
+    journal.close()
+    path = tmp_path / "undo.log"
+    good = path.read_bytes().rstrip(b"\0")
+    odd = line_of(Done(id=1, read_back="3-1"))
+    path.write_bytes(good + odd)
+    journal = Journal(tmp_path)
+    assert [e.state for e in journal.entries] == ["open", "open"]
+    assert "a record of another version" in journal.notes[0]
+    journal.close()

@@ -203,7 +203,7 @@ class Job:
         address = self._start_controller()
         config = self._configure(address)
         capture = self._make_capture()
-        actor = self._start_actor()
+        actor = self._start_actor(config)
         daemon = self._start_daemon(config)
         port = self._start_feeder()
         agent, index, load = self._start_workloads()
@@ -466,7 +466,7 @@ class Job:
             )
         return path
 
-    def _start_actor(self) -> Child | None:
+    def _start_actor(self, config: pathlib.Path) -> Child | None:
         """The actor, for root only: others have nothing it could do for them; nor has --host."""
         if os.geteuid() != 0 or self.options.host is not None:
             return None
@@ -474,6 +474,7 @@ class Job:
             "actor",
             [
                 self._tool("nodeagent-actor"),
+                *("--config", str(config)),
                 *("--run-dir", str(self.work.run_dir), "--state-dir", str(self.work.state_dir)),
                 *("--allow", "threads"),
             ],
