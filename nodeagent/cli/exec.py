@@ -98,7 +98,7 @@ def _nodes_with_memory() -> CpuSet:
     except OSError:
         # A kernel without CONFIG_NUMA has the one node.
         having = CpuSet.of([0])
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
         if line.startswith("Mems_allowed_list:"):
             return having & CpuSet.parse(line.partition(":")[2])
     return having

@@ -10,6 +10,7 @@ import click
 from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import emit_json
 from nodeagent.cli.ring import RING_SOCKET, ring_socket_of
+from nodeagent.errors import visible
 
 if TYPE_CHECKING:
     from nodeagent.model.feed import FeedStatus, ReaderStatus, RingStatus
@@ -81,7 +82,7 @@ def _print_status(
         click.echo("no feed: start one with nodeagent-feeder --name NAME --group ... --port ...")
     for f in feeds:
         rate = f"{rates[f.feed]:,.0f}/s" if f.feed in rates else "-"
-        click.echo(f"feed {f.feed}  {f.source}, pid {f.pid}: {f.note}")
+        click.echo(f"feed {f.feed}  {f.source}, pid {f.pid}: {visible(f.note)}")
         click.echo(
             f"  received   {f.messages:,} messages ({rate}) of {f.packets:,} packets, last "
             + (f"{f.last_message_age_ns / 1e6:,.1f} ms ago" if f.last_message_age_ns else "never")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nodeagent.cli.main import Invocation
-from nodeagent.errors import NodeagentError, UsageError
+from nodeagent.errors import NodeagentError, UsageError, visible
 from nodeagent.model.actions import JournalEntry, Result
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Action, ActionResult, Consent, Outcome
@@ -343,7 +343,7 @@ def _undo(invocation: Invocation, workload: str | None, override_freeze: str, wh
                 Text.assemble(
                     (f"  {outcome:9}", OUTCOME_STYLE[outcome]),
                     (r.workload, "bold"),
-                    f"  {r.message}",
+                    f"  {visible(r.message)}",
                 )
             )
     return _exit_code([Outcome(r.outcome) for r in results])

@@ -15,6 +15,7 @@ import pwd
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 import time
@@ -481,6 +482,13 @@ def _hold_lock(run_dir: Path) -> int:
         raise ActError(
             f"{run_dir / LOCK}: cannot be made: {error.strerror}", "give another --run-dir"
         ) from error
+    seen = os.fstat(fd)
+    if not stat.S_ISREG(seen.st_mode) or seen.st_nlink != 1:
+        # Nor a second name of another file, which would be emptied.
+        os.close(fd)
+        raise ActError(
+            f"{run_dir / LOCK}: no regular file of its own, expected a lock", "remove it"
+        )
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -6,6 +6,7 @@ It changes nothing unless its configuration consents; what it changes, the actor
 from __future__ import annotations
 
 import os
+import stat
 
 # Before numpy comes in with the ring: its BLAS would start a thread for each CPU.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -101,6 +102,9 @@ def take_lock(path: Path, who: str) -> int:
             f"{path}: {error.strerror}, expected a folder this user may write to",
             "start it as its own user (systemctl start nodeagentd), or set [daemon] run_dir",
         ) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UnavailableError(f"{path}: no regular file, expected a lock", f"rm {path}")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from nodeagent.daemon.guard import Memory
+from nodeagent.given import read_given
 
 FILE = "guard.json"
 MAX_BYTES = 4 << 20
@@ -30,8 +31,7 @@ class Memories:
     def read(self) -> tuple[Memory, ...]:
         """What an earlier daemon of this boot wrote; nothing when there is none, or damage."""
         try:
-            with self._path.open("rb") as file:
-                found = msgspec.json.decode(file.read(MAX_BYTES), type=_File)
+            found = msgspec.json.decode(read_given(self._path, MAX_BYTES), type=_File)
         except (OSError, msgspec.MsgspecError, RecursionError):
             return ()
         self._written = found.memory if found.boot_id == self._boot_id else ()

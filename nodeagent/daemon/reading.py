@@ -7,6 +7,7 @@ that none is started beside it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -27,8 +28,10 @@ def main() -> None:
     snapshot = read_snapshot(root, gpus, time.time_ns())
     root.close()
     data = pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
-    while data:
-        data = data[os.write(1, data) :]
+    # A daemon that was killed meanwhile reads no more.
+    with contextlib.suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(1, data) :]
     os.close(1)
     if real is not None:
         child = real.pid

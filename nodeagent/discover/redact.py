@@ -94,7 +94,7 @@ def redact(
     found: dict[str, Entry] = {}
     for path in sorted(table):
         entry = table[path]
-        name = _anywhere(path, masks)
+        name = _anywhere(_cgroup_folder(path, masks), masks)
         if isinstance(entry, bytes):
             text = _text(entry)
             if text is not None:
@@ -226,9 +226,42 @@ def _cgroup(text: str, masks: Masks) -> str:
     return "\n".join(lines)
 
 
+_CGROUP_FILE = re.compile(r"(cgroup|cpuset|cpu|memory|io|pids|hugetlb|rdma|misc|irq)\..+")
+_CGROUP_PART = re.compile(
+    r"(system|user|machine|kube\w*|docker|crio|cri-containerd|containerd|slurm\w*|lxc|podman|"
+    r"libpod\w*|session|nodeagent)-(.+?)(\.slice|\.scope|\.service)?"
+)
+_CGROUPS = "sys/fs/cgroup/"
+
+
+def _cgroup_folder(path: str, masks: Masks) -> str:
+    """A cgroup's folder: what rules it stays, which user, pod or container it is for does not."""
+    if not path.startswith(_CGROUPS):
+        return path
+    parts = []
+    for part in path.removeprefix(_CGROUPS).split("/"):
+        known = _CGROUP_TOPS.fullmatch(f"/{part}") or _CGROUP_FILE.fullmatch(part)
+        whose = _CGROUP_PART.fullmatch(part)
+        if known or not part or "<" in part:
+            # A capture of a capture has its masks already.
+            parts.append(part)
+        elif whose:
+            parts.append(f"{whose[1]}-{masks.of('path', whose[2])}{whose[3] or ''}")
+        else:
+            parts.append(masks.of("path", part))
+    return _CGROUPS + "/".join(parts)
+
+
+def _cpuinfo(text: str, masks: Masks) -> str:
+    """Arm boards say their serial number there."""
+    return re.sub(r"(?mi)^(serial\s*:\s*)(\S+)", lambda m: m[1] + masks.of("serial", m[2]), text)
+
+
 _RULES: dict[str, Callable[[str, Masks], str]] = {
     "proc/sys/kernel/hostname": _hostname,
     "proc/version": _version,
+    "proc/driver/nvidia/version": _version,
+    "proc/cpuinfo": _cpuinfo,
     "proc/mounts": _mounts,
     "proc/swaps": _swaps,
     "proc/net/route": _route,

@@ -35,7 +35,7 @@ def native() -> Any:  # cffi's generated module has no types
 
 def missing_rights() -> tuple[str, ...]:
     """Which capabilities this process lacks to load programs of our kinds."""
-    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+    for line in pathlib.Path("/proc/self/status").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == "CapEff":
             held = int(value, 16)

@@ -35,7 +35,8 @@ class _Watch:
 def start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None: there is no such process."""
     try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        # Its name is any bytes.
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()

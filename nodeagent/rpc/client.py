@@ -77,12 +77,23 @@ class NodeClient:
         """The status now and after each change, with the events in between; ends when the daemon
         does (UnavailableError)."""
         request = node_pb2.WatchRequest(since_seq=since, interval_ms=round(interval_s * 1000))
+        self._reach()
         try:
             for answer in self._stub.Watch(request):
                 events = tuple(wire.from_wire(Event, e) for e in answer.events)
                 yield wire.from_wire(NodeStatus, answer.status), events
         except grpc.RpcError as error:
             raise self._sentence(error) from error
+
+    def _reach(self) -> None:
+        # A stream has no deadline of its own: one that accepts and says nothing would hold it.
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=self._deadline_s)
+        except grpc.FutureTimeoutError:
+            raise UnavailableError(
+                f"{self.path}: the daemon did not answer within {self._deadline_s:g} s",
+                "look at it: systemctl status nodeagentd; journalctl -u nodeagentd",
+            ) from None
 
     def _ask(self, call: Callable[..., Message], request: Message) -> Message:
         try:
@@ -177,10 +188,21 @@ class FleetClient:
     def watch(self, *, node: str = "", after_id: int | None = None) -> Iterator[Message]:
         """FleetEvent messages as they are committed; ends with UnavailableError."""
         request = controller_pb2.WatchEventsRequest(node=node, after_id=after_id)
+        self._reach()
         try:
             yield from self._stub.WatchEvents(request)
         except grpc.RpcError as error:
             raise self._sentence(error) from error
+
+    def _reach(self) -> None:
+        # A stream has no deadline of its own: one that accepts and says nothing would hold it.
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=self._deadline_s)
+        except grpc.FutureTimeoutError:
+            raise UnavailableError(
+                f"controller {self.address}: no answer within {self._deadline_s:g} s",
+                "is it running there (nodeagent-controller), and is the way to it open?",
+            ) from None
 
     def _ask(self, call: Callable[..., Message], request: Message) -> Message:
         try:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from nodeagent.api.v1 import types_pb2
 from nodeagent.errors import NodeagentError
+from nodeagent.given import read_given
 from nodeagent.model.event import Event, Severity
 from nodeagent.rpc import wire
 
@@ -327,7 +328,7 @@ def _told(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _sentence(folder: pathlib.Path, error: Exception) -> SpoolError:
-    text = str(error)
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
     if "locked" in text:
         remedy = "another nodeagentd uses this folder: stop it, or set another [daemon] state_dir"
     elif "full" in text or "No space" in text:
@@ -359,11 +360,14 @@ def _lost_event(identity: Identity, why: str, at_ns: int) -> Event:
     )
 
 
+MAX_IDENTITY = 4096
+"""Bytes of agent.json."""
+
+
 def _read_identity(path: pathlib.Path) -> tuple[Identity | None, str]:
     """(identity, ""), or (None, what is wrong with the file; "" when there is none)."""
     try:
-        with path.open("rb") as f:
-            values = json.loads(f.read(4096))
+        values = json.loads(read_given(path, MAX_IDENTITY))
         agent_uuid, epoch = str(uuid.UUID(values["uuid"])), int(values["epoch"])
     except FileNotFoundError:
         return None, ""

@@ -125,3 +125,34 @@ def test_a_key_that_is_too_short_is_usage(bin_dir: pathlib.Path, tmp_path: pathl
     done = ctl(bin_dir, "capture", "-", "--key", str(key))
     assert done.returncode == 64
     assert "16" in done.stderr
+
+
+def test_cgroup_folders_keep_who_rules_them_and_lose_whose_they_are() -> None:
+    table: dict[str, Entry] = {
+        "sys/fs/cgroup/cgroup.controllers": b"cpuset",
+        "sys/fs/cgroup/user.slice/cpuset.cpus": b"0-3",
+        "sys/fs/cgroup/user-carol.slice/cpuset.cpus": b"0-3",
+        "sys/fs/cgroup/docker-0a1b2c3d.scope/cpuset.cpus": b"0-3",
+        "sys/fs/cgroup/acme-trading/cpuset.cpus": b"0-3",
+        "sys/fs/cgroup/nodeagent/cpuset.cpus": b"0-3",
+    }
+    found = redact(table, Masks())
+    assert "sys/fs/cgroup/cgroup.controllers" in found
+    assert "sys/fs/cgroup/user.slice/cpuset.cpus" in found
+    assert "sys/fs/cgroup/nodeagent/cpuset.cpus" in found
+    text = " ".join(found)
+    assert "user-<path-" in text and "docker-<path-" in text
+    for secret in ("carol", "0a1b2c3d", "acme", "trading"):
+        assert secret not in text
+
+
+def test_serials_of_boards_and_builders_of_drivers_are_masked() -> None:
+    table: dict[str, Entry] = {
+        "proc/cpuinfo": b"processor\t: 0\nSerial\t\t: 10000000abcdef01\nmodel name\t: X",
+        "proc/driver/nvidia/version": b"NVRM version: x (erin@build.example) 550.1",
+    }
+    found = redact(table, Masks())
+    text = b" ".join(v for v in found.values() if isinstance(v, bytes)).decode()
+    assert "<serial-1>" in text and "550.1" in text and "processor" in text
+    for secret in ("10000000abcdef01", "erin", "build.example"):
+        assert secret not in text

@@ -26,7 +26,7 @@ def start_time(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot (stat field 22); None: gone, or a
     zombie."""
     try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()

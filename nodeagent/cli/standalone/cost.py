@@ -31,7 +31,9 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of one process and of its children that have ended, in seconds; 0 when
     it is gone. Source: proc_pid_stat(5), fields 14 to 17."""
     try:
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (
+            pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        )
     except OSError:
         return 0.0
     return sum(int(n) for n in fields[11:15]) / _TICKS
