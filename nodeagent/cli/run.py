@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import click
 
@@ -20,6 +21,10 @@ from nodeagent.cli.standalone.workplace import RUN_DIR, STATE_DIR, Workplace
 from nodeagent.errors import UsageError
 
 RATE = 150_000
+SCREEN_S = 2.0
+"""Pause between two pictures."""
+SILENT_S = 10.0
+"""Pause between two questions to the daemon where nobody is shown anything."""
 PROGRESS_S = 4.0
 """Pause between two lines of progress where there is no screen."""
 
@@ -36,13 +41,19 @@ def examples_folder(given: str | None) -> pathlib.Path:
     return folder
 
 
-@contextmanager
-def screen(output: str) -> Iterator[tuple[Callable[[View], None], bool]]:
-    """What shows a View, and whether it is a live screen.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What draws a View, and how often it wants a new one."""
 
-    On a terminal the screen; else a line on stderr every few seconds: for a table always, for JSON
-    where stderr is a terminal.
-    """
+    show: Callable[[View], None]
+    period_s: float
+    live: bool = False
+
+
+@contextmanager
+def screen(output: str) -> Iterator[Shown]:
+    """The live screen on a terminal; else a line on stderr every few seconds: for a table always,
+    for JSON where stderr is a terminal."""
     if output == "table" and sys.stdout.isatty():
         from rich.console import Console
         from rich.live import Live
@@ -57,11 +68,11 @@ def screen(output: str) -> Iterator[tuple[Callable[[View], None], bool]]:
                 size = live.console.size
                 live.update(render(view, (size.width, size.height)), refresh=True)
 
-            yield draw, True
+            yield Shown(show=draw, period_s=SCREEN_S, live=True)
     elif output == "table" or sys.stderr.isatty():
-        yield Lines(), False
+        yield Shown(show=Lines(), period_s=PROGRESS_S)
     else:
-        yield (lambda _view: None), False
+        yield Shown(show=lambda _view: None, period_s=SILENT_S)
 
 
 class Lines:
@@ -132,16 +143,17 @@ def run(
         recorded = str(pathlib.Path(recorded).absolute())
     job: Job | None = None
     try:
-        with screen(shape) as (show, live):
+        with screen(shape) as shown:
             options = Options(
                 seconds=seconds,
                 rate=rate,
                 host=recorded,
                 config=folder / "standalone.toml",
                 examples=folder,
-                live=live,
+                live=shown.live,
+                period_s=shown.period_s,
             )
-            job = Job(options=options, work=Workplace.default(), show=show)
+            job = Job(options=options, work=Workplace.default(), show=shown.show)
             result = job.run()
     finally:
         # While the screen was there, there was no place for them.

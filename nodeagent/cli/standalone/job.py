@@ -41,12 +41,11 @@ READY_S = 30.0
 """How long a child may take to get ready on a loaded machine."""
 SETTLE_S = 10.0
 """How long the daemon may take to place and pin the workloads."""
-TICK_S = 0.5
+TICK_S = 10.0
+"""No pause is longer, whatever happens."""
 DRAIN_S = 5.0
 DRAIN_POLL_S = 0.1
 CAPTURE_MESSAGES = 50_000
-LIVE_TURN_S = 1.0
-"""Pause between two turns of the daemon while somebody watches the screen."""
 MARK = "nodeagent-example-"
 """What the example workloads match; each run puts a mark of its own in its place."""
 
@@ -63,12 +62,9 @@ class Options:
     config: pathlib.Path
     examples: pathlib.Path
     live: bool
-    """Whether somebody watches: then the status is asked for more often, and our cost."""
-
-    @property
-    def period_s(self) -> float:
-        """Pause between two questions to the daemon."""
-        return 1.0 if self.live else 4.0
+    """Whether there is a live screen: then our cost is read while it runs, and notes wait."""
+    period_s: float
+    """Pause between two questions to the daemon: asking and decoding is a cost of ours."""
 
 
 UNDO_S = 10.0
@@ -259,6 +255,8 @@ class Job:
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, stop)
+        # Only a signal with a handler ends a pause: a child's end is noticed at once, unpolled.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def _pause(self, seconds: float) -> None:
         """Sleeps, but not past a signal."""
@@ -333,7 +331,8 @@ class Job:
                 "run it again with NODEAGENT_KEEP_LOGS=1 and read its log",
             )
         self._refresh()
-        self._pause(TICK_S)
+        rest = TICK_S if self.options.seconds is None else self.options.seconds - elapsed
+        self._pause(max(0.0, min(rest, TICK_S, self._next_status - time.monotonic())))
 
     def _refresh(self, *, force: bool = False) -> NodeStatus | None:
         """Asks the daemon, at most once a period; shows the moment."""
@@ -420,7 +419,6 @@ class Job:
                 config.daemon,
                 run_dir=str(self.work.run_dir),
                 state_dir=str(state_dir),
-                interval_s=LIVE_TURN_S if self.options.live else config.daemon.interval_s,
             ),
             pin=config.pin
             if root and host is None

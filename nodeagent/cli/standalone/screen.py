@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable
 
 from rich.console import Console, Group, RenderableType
@@ -90,16 +91,18 @@ def headline(view: View) -> Text:
     return text
 
 
-def findings(found: Iterable[Finding], shown: int = FINDINGS_SHOWN) -> RenderableType:
-    """The worst findings, each with its remedy: at most `shown` of them, a row each where there
-    is no room for more."""
+def findings(
+    found: Iterable[Finding], shown: int = FINDINGS_SHOWN, *, short: bool = False
+) -> RenderableType:
+    """The worst findings, each with its remedy: at most `shown` of them, cut to a line each where
+    it must be `short`."""
     rows = sorted(
         (f for f in found if f.counts and f.verdict in _RANK),
         key=lambda f: (_RANK[f.verdict], f.id),
     )
     table = grid([("", False), ("finding", False), ("what, and what to do", False)], "Machine")
     for f in rows[:shown]:
-        said = Text(f.message)
+        said = Text(f.message, no_wrap=short, overflow="ellipsis")
         if f.remedy:
             said.append(f" → {f.remedy}", style="dim")
         table.add_row(Text(str(f.verdict), style=VERDICT_STYLE[f.verdict]), f.id, said)
@@ -262,6 +265,7 @@ def footer(view: View) -> RenderableType:
         text.append("Ourself ", style="bold")
         text.append(
             f" {view.cost.cpu_percent:.2f} % of a CPU   {view.cost.pss_bytes / 2**20:.0f} MiB PSS"
+            "   this screen included"
         )
     text.rstrip()
     return text
@@ -307,8 +311,8 @@ def render(view: View, size: tuple[int, int] = (WIDE, 1000)) -> RenderableType:
     bottom: list[RenderableType] = [footer(view), *notes]
     left = lines - 2 * framed - sum(map(height, [top, pinned, fed, *bottom]))
     rows_whole = histogram_rows(status)
-    for shown in range(FINDINGS_SHOWN, 0, -1):
-        machine = findings(status.findings, shown)
+    for shown, short in itertools.product(range(FINDINGS_SHOWN, 0, -1), (False, True)):
+        machine = findings(status.findings, shown, short=short)
         room = left - height(machine) - height(jitter(status, 0))
         if room < 0:
             continue

@@ -205,7 +205,16 @@ def test_what_matters_stays_on_a_small_terminal(size: tuple[int, int], many: int
     assert len(lines) <= size[1]
     assert max(map(len, lines)) <= size[0]
     text = "\n".join(lines)
-    for words in ("WARN - ", "held", "501,234", "samples", "connected", "% of a CPU", "Ctrl-C"):
+    for words in (
+        "WARN - ",
+        "check.number-0",
+        "held",
+        "501,234",
+        "samples",
+        "connected",
+        "% of a CPU",
+        "Ctrl-C",
+    ):
         assert words in text, words
 
 
