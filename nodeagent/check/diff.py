@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nodeagent.model.pci import PciFunction
 from nodeagent.model.snapshot import GpuFacts, Snapshot
-from nodeagent.model.topology import Hugepages, Topology
+from nodeagent.model.topology import Hugepages, NumaNode, Topology
 
 
 class Weight(enum.IntEnum):
@@ -147,6 +147,14 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+def _gib(size: int | None) -> str | None:
+    return None if size is None else f"{size / 2**30:.1f} GiB"
+
+
+def _distances(node: NumaNode) -> str:
+    return " ".join(f"{other}:{distance}" for other, distance in node.distances)
+
+
 def _link(function: PciFunction) -> str | None:
     link = function.link
     if link is None:
@@ -193,7 +201,7 @@ def _machines(a: Topology, b: Topology) -> Iterator[Difference]:
             (
                 (Weight.CPU_MEMORY, "CPUs", str(old.cpus), str(new.cpus)),
                 (Weight.CPU_MEMORY, "kind", old.kind.value, new.kind.value),
-                (Weight.LOCALITY, "distances", str(old.distances), str(new.distances)),
+                (Weight.LOCALITY, "distances", _distances(old), _distances(new)),
                 (Weight.SETTING, "hugepages", _pools(old.hugepages), _pools(new.hugepages)),
             ),
         )
@@ -201,7 +209,7 @@ def _machines(a: Topology, b: Topology) -> Iterator[Difference]:
         x, y = old.memory_bytes, new.memory_bytes
         if x != y and (x is None or y is None or abs(x - y) > max(x, y) // 100):
             yield Difference(
-                weight=Weight.CPU_MEMORY, subject=subject, what="memory", a=_text(x), b=_text(y)
+                weight=Weight.CPU_MEMORY, subject=subject, what="memory", a=_gib(x), b=_gib(y)
             )
 
 

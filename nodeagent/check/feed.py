@@ -29,7 +29,7 @@ def socket_buffer(s: Seen) -> Iterator[Judged]:
         yield info(
             "net.core.rmem_max",
             f"a socket may buffer {size >> 10} KiB; a feed wants "
-            f"{int(s.bounds['bytes']) >> 20} MiB",
+            f"at least {int(s.bounds['bytes']) >> 20} MiB",
             saw(RMEM, str(size)),
             remedy="sysctl -w net.core.rmem_max=67108864",
         )

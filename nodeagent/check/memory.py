@@ -165,7 +165,8 @@ def thp(s: Seen) -> Iterator[Judged]:
     "memory.swap",
     "nothing latency-critical is swapped",
     means="WARN when swap is configured and vm.swappiness is above `swappiness` on a machine with "
-    "GPUs or isolated CPUs; INFO elsewhere.",
+    "GPUs or isolated CPUs; INFO elsewhere. When /proc/swaps was not pasted, swap counts as "
+    "configured, and the finding says that this is not known.",
     why="A page of a pinned process that was swapped out comes back after a disk read, while the "
     "message waits.",
     prove="cat /proc/swaps; sysctl vm.swappiness",
@@ -177,12 +178,13 @@ def swap(s: Seen) -> Iterator[Judged]:
     """Swap areas and the eagerness to use them."""
     value = s.number(SWAPPINESS, absent="this kernel has no swap")
     evidence: tuple[Evidence, ...] = (saw(SWAPPINESS, str(value)),)
+    state = "swap is on"
     try:
         areas = s.word(SWAPS, absent="this kernel has no swap").splitlines()[1:]
     except NotApplicable:
         if not s.snapshot.pasted:
             raise
-        areas = ["not said"]
+        areas, state = ["not said"], "whether swap is on was not said"
     if not areas:
         yield ok("swap", "no swap is configured")
         return
@@ -190,12 +192,12 @@ def swap(s: Seen) -> Iterator[Judged]:
     if value > s.bounds["swappiness"] and s.latency_matters:
         yield warn(
             "vm.swappiness",
-            f"swap is on and vm.swappiness is {value}",
+            f"{state} and vm.swappiness is {value}",
             *evidence,
             remedy="swapoff -a, or sysctl -w vm.swappiness=1",
         )
     elif value > s.bounds["swappiness"]:
-        yield info("vm.swappiness", f"swap is on and vm.swappiness is {value}", *evidence)
+        yield info("vm.swappiness", f"{state} and vm.swappiness is {value}", *evidence)
     else:
         yield ok("vm.swappiness", f"vm.swappiness is {value}", *evidence)
 

@@ -26,9 +26,14 @@ def sections(check: Check) -> list[tuple[str, str]]:
     }
     found = [(heading, texts[key]) for heading, key in SECTIONS]
     if check.bounds:
-        limits = ", ".join(f"{name} = {value:g}" for name, value in check.bounds.items())
+        limits = ", ".join(f"{name} = {number(value)}" for name, value in check.bounds.items())
         found.insert(1, ("Bounds", f"{limits} (a policy file may change them)"))
     return found
+
+
+def number(value: float) -> str:
+    """A bound as a person would write it: never with an exponent where it is whole."""
+    return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 def anchor(check_id: str) -> str:

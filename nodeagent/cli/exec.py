@@ -60,7 +60,7 @@ def exec_command(
     nodes = cpu_list("--mems", mems) if mems is not None else None
     wanted = cpu_list("--cpus", cpus) if cpus is not None else None
     if workload is not None:
-        planned_cpus, planned_mems = _planned(workload, file)
+        planned_cpus, planned_mems = _planned(workload, file, invocation.config)
         wanted = planned_cpus if wanted is None else wanted
         nodes = planned_mems if nodes is None and planned_mems else nodes
     if nodes is None and wanted is None:
@@ -126,10 +126,10 @@ def _set_cpus(cpus: CpuSet) -> None:
         )
 
 
-def _planned(name: str, file: str | None) -> tuple[CpuSet, CpuSet]:
+def _planned(name: str, file: str | None, config: str | None) -> tuple[CpuSet, CpuSet]:
     from nodeagent.cli.workloads import plan_here, wanted
 
-    want = wanted(file, None, live=True)
+    want = wanted(file, None, live=True, config=config)
     if name not in {w.name for w in want.workloads}:
         known = ", ".join(w.name for w in want.workloads) or "none"
         raise UsageError(f"{want.path} has no workload {name!r} (it has: {known})", "correct NAME")

@@ -53,7 +53,9 @@ class Invocation:
     output: str
     """table, json or jsonl."""
     socket: str | None
-    """Path of the daemon's api.sock; None: the default one."""
+    """Path of the daemon's api.sock; None: the default one. Beside `config`: in its run_dir."""
+    config: str | None = None
+    """Path of the daemon's configuration file; None: the default one."""
 
 
 class LazyGroup(click.Group):
@@ -112,11 +114,23 @@ class LazyGroup(click.Group):
     help="The daemon's api.sock; its other sockets stand beside it.  [default: "
     "/run/nodeagent/api.sock]",
 )
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="The daemon's configuration: its sockets, workloads, housekeeping CPUs.  [default: "
+    "/etc/nodeagent/nodeagent.toml]",
+)
 @click.version_option(package_name="nodeagent")
 @click.pass_context
-def cli(ctx: click.Context, host: str | None, output: str, socket: str | None) -> None:
+def cli(
+    ctx: click.Context, host: str | None, output: str, socket: str | None, config: str | None
+) -> None:
     """See, check, place and watch one bare-metal GPU node."""
-    ctx.obj = Invocation(host=host, output=output, socket=socket)
+    if config is not None and socket is None:
+        from nodeagent.cli.workloads import configuration
+
+        socket = f"{configuration(config).config.daemon.run_dir}/api.sock"
+    ctx.obj = Invocation(host=host, output=output, socket=socket, config=config)
 
 
 def fail(message: str, remedy: str, code: int) -> NoReturn:
@@ -125,6 +139,18 @@ def fail(message: str, remedy: str, code: int) -> NoReturn:
     if remedy:
         click.echo(f"remedy: {sentence(remedy)}", err=True)
     sys.exit(code)
+
+
+def _main_job(message: str) -> str:
+    """For whoever asked the default daemon while script/run has its own one running."""
+    if "/run/nodeagent/" not in message:
+        return ""
+    try:
+        from nodeagent.cli.standalone.workplace import Workplace
+    except ModuleNotFoundError:
+        return ""
+    socket = Workplace.default().run_dir / "api.sock"
+    return f"; script/run runs here: nodeagentctl --socket {socket} ..." if socket.exists() else ""
 
 
 def _usage_remedy(error: click.ClickException) -> str:
@@ -138,7 +164,13 @@ def _usage_remedy(error: click.ClickException) -> str:
     return f"{where} --help"
 
 
-_GLOBAL = {"-o": "json", "--output": "json", "--host": "PATH", "--socket": "PATH"}
+_GLOBAL = {
+    "-o": "json",
+    "--output": "json",
+    "--host": "PATH",
+    "--socket": "PATH",
+    "--config": "FILE",
+}
 """Options of `nodeagentctl` itself, each with a value for an example."""
 
 
@@ -158,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         fail(str(error), error.remedy, EXIT_USAGE)
     except NodeagentError as error:
-        fail(str(error), error.remedy, error.exit_code)
+        fail(str(error), error.remedy + _main_job(str(error)), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(EXIT_USAGE)

@@ -49,13 +49,24 @@ def place() -> None:
 
 
 def _plan(
-    invocation: Invocation, file: str | None, housekeeping: str | None, by: str | None
+    invocation: Invocation,
+    file: str | None,
+    housekeeping: str | None,
+    by: str | None,
+    *,
+    needed: bool = True,
 ) -> Planned:
+    """`needed` False: without any workload file nothing is wanted, rather than an error."""
     from nodeagent.cli.render.placement import Planned
-    from nodeagent.cli.workloads import plan_here, wanted
+    from nodeagent.cli.workloads import NoWorkloadFileError, Wanted, plan_here, wanted
     from nodeagent.place.diff import actions
 
-    want = wanted(file, housekeeping, live=invocation.host is None)
+    try:
+        want = wanted(file, housekeeping, live=invocation.host is None, config=invocation.config)
+    except NoWorkloadFileError:
+        if needed:
+            raise
+        want = Wanted(path="", workloads=(), housekeeping=None)
     topology, placement, processes = plan_here(want, invocation.host)
     return Planned(
         topology=topology,
@@ -222,14 +233,17 @@ def _exit_code(outcomes: Sequence[Outcome], *, refused: bool = False) -> int:
 @_housekeeping
 @click.pass_obj
 def status(invocation: Invocation, file: str | None, housekeeping: str | None) -> None:
-    """Show wanted, actual and former CPUs of each process; since when, and by whom."""
+    """Show wanted, actual and former CPUs of each process; since when, and by whom.
+
+    Without a workload file: what is pinned, by the actor's journal (as root also without actor).
+    """
     import dataclasses
 
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.render.placement import print_status, status_json
     from nodeagent.place.held import held
 
-    planned = _plan(invocation, file, housekeeping, None)
+    planned = _plan(invocation, file, housekeeping, None, needed=invocation.host is not None)
     before: dict[int, CpuSet] = {}
     if invocation.host is None:
         journal, reason = _journal(invocation)
@@ -264,10 +278,13 @@ def _journal(invocation: Invocation) -> tuple[tuple[JournalEntry, ...] | None, s
         return asyncio.run(ask()), ""
     except NodeagentError as error:
         reason = str(error)
-    if invocation.socket is not None:
+    if invocation.socket is not None and invocation.config is None:
         return None, reason
     # Under systemd the actor has a folder of its own (docs/adr/0006).
-    for state in ("/var/lib/nodeagent-actor", configuration().config.daemon.state_dir):
+    folders = [configuration(invocation.config).config.daemon.state_dir]
+    if invocation.config is None:
+        folders.insert(0, "/var/lib/nodeagent-actor")
+    for state in folders:
         try:
             if (Path(state) / "journal").is_dir():
                 loaded = journal.read(Path(state) / "journal")

@@ -111,7 +111,7 @@ def _row(r: ReaderStatus) -> tuple[str, ...]:
 
 
 @ring.command(
-    epilog="\b\nExample:  nodeagentctl ring tail itch --symbol AAPL --count 100\n"
+    epilog="\b\nExample:  nodeagentctl ring tail itch --symbol AAAA --count 100\n"
     "          nodeagentctl -o jsonl ring tail itch | head\n"
     "A slow terminal is lapped like any lossy reader: what it missed is counted on stderr.",
     short_help="Records as they come.",
@@ -148,6 +148,9 @@ def tail(
                     break
         except KeyboardInterrupt:
             pass
+        if symbol is not None and not shown and symbol not in (known := reader.symbols().values()):
+            some = ", ".join(sorted(known)[:5]) or "none yet"
+            note(f"{symbol} is none of the {len(known)} symbols of feed {feed} (as {some})")
         note(f"{shown:,} records shown, {reader.lost:,} lost")
 
 

@@ -38,7 +38,7 @@ def check_grpc() -> None:
     if find_spec("grpc") is None:
         raise UnavailableError(
             "this installation has no gRPC, so it can ask neither daemon nor controller",
-            "install it with what a node needs: pip install 'nodeagent[node]'",
+            "run it on the node, or install there by script/setup",
         )
 
 

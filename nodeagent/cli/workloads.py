@@ -14,6 +14,11 @@ from nodeagent.model.topology import Topology
 from nodeagent.place.workloads import parse as parse_workloads
 
 USUAL_FILE = "/etc/nodeagent/workloads.toml"
+NAME_ONE = "name a workload file with --workloads; examples/workloads.toml shows the form"
+
+
+class NoWorkloadFileError(UsageError):
+    """Neither an option nor the configuration names one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +40,17 @@ def cpu_list(option: str, text: str) -> CpuSet:
         ) from error
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, remedy: str = NAME_ONE) -> str:
     """At most MAX_BYTES of UTF-8. Raises ConfigError."""
     try:
         data = read_given(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror or error}",
-            "name a workload file with --workloads; examples/workloads.toml shows the form",
+            remedy,
         ) from error
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: over {MAX_BYTES} bytes, expected a workload file", "split it")
+        raise ConfigError(f"{path}: over {MAX_BYTES} bytes, expected a file of ours", "split it")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -53,25 +58,34 @@ def read_text(path: str) -> str:
         raise ConfigError(f"{path}:{line}: not UTF-8 text", "save it as UTF-8") from error
 
 
-def configuration() -> Loaded:
-    """The daemon's configuration; the defaults where there is no file."""
+def configuration(named: str | None = None) -> Loaded:
+    """The daemon's configuration, --config or the default one; the defaults where there is no
+    file at the default path."""
+    if named is not None:
+        return parse(read_text(named, "name the file that nodeagentd was given"), named)
     return parse(read_text(DEFAULT_PATH) if Path(DEFAULT_PATH).exists() else "", DEFAULT_PATH)
 
 
-def wanted(named: str | None, housekeeping: str | None, *, live: bool) -> Wanted:
-    """From --workloads and --housekeeping, else (on this machine) from the configuration."""
-    loaded = configuration() if live else None
+def wanted(
+    named: str | None, housekeeping: str | None, *, live: bool, config: str | None = None
+) -> Wanted:
+    """From --workloads and --housekeeping, else from the configuration: on this machine the
+    default one, for a recorded one only what --config names."""
+    loaded = configuration(config) if live or config is not None else None
     path = named
     if path is None and loaded is not None:
         setting = loaded.config.place.workloads
-        path = str(Path(DEFAULT_PATH).parent / setting) if setting else USUAL_FILE
-        if not Path(path).exists() and not setting:
-            path = None
+        if setting:
+            path = str(Path(loaded.path).parent / setting)
+        elif config is None and Path(USUAL_FILE).exists():
+            path = USUAL_FILE
     if path is None:
-        raise UsageError(
-            f"no workload file: neither --workloads nor [place] workloads in {DEFAULT_PATH} "
-            f"names one, and there is no {USUAL_FILE}",
-            "name one with --workloads; examples/workloads.toml shows the form",
+        usual = f", and there is no {USUAL_FILE}" if config is None else ""
+        raise NoWorkloadFileError(
+            f"no workload file: neither --workloads nor [place] workloads in "
+            f"{config or DEFAULT_PATH} names one{usual}",
+            "name one with --workloads (examples/workloads.toml shows the form), or with --config "
+            "the file that nodeagentd was given",
         )
     kept = loaded.housekeeping if loaded is not None else None
     if housekeeping is not None:
@@ -109,7 +123,8 @@ def plan_here(
 
 
 def actor_socket(socket: str | None) -> Path:
-    """actor.sock beside the api.sock that --socket names, else in the configured run folder."""
+    """actor.sock beside the api.sock that --socket or --config names, else in the configured run
+    folder."""
     if socket is not None:
         return Path(socket).parent / "actor.sock"
     return Path(configuration().config.daemon.run_dir) / "actor.sock"

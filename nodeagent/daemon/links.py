@@ -108,7 +108,7 @@ def feed_events(
                         Severity.WARNING,
                         f"feed {feed.feed} lost {more} more at stage {stage}, {lost} in all",
                         now_ns,
-                        f"nodeagentctl feed status {feed.feed}",
+                        "nodeagentctl feed status",
                     )
                 )
     readers: dict[tuple[str, str, int], int] = {}

@@ -62,7 +62,7 @@ class Setting:
             return "true or false"
         if self.type in (int, float):
             kind = "a whole number" if self.type is int else "a number"
-            return f"{kind} from {about.ge:g} to {about.le:g}{unit}"
+            return f"{kind} from {_number(about.ge)} to {_number(about.le)}{unit}"
         return f"text{unit}" + (f" that fits {about.pattern}" if about.pattern else "")
 
     def fits(self, value: object) -> bool:
@@ -359,6 +359,13 @@ def _after_string(text: str, at: int) -> int:
 # Back to text.
 
 
+def _number(value: float | None) -> str:
+    """Whole numbers to the last digit, for that is where they are refused."""
+    if value is None:
+        return "any"
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
 def toml(value: object) -> str:
     """A setting's value as TOML."""
     if isinstance(value, tuple):
@@ -384,17 +391,23 @@ def _wrapped(text: str, width: int = 96) -> list[str]:
 def example() -> str:
     """A complete file: every setting, commented out, with its default. It changes nothing."""
     out = [
-        "# Every setting of nodeagentd with its default. An empty file is a valid one: the daemon",
+        "# Every setting of nodeagentd, commented out, with its default; where the default is "
+        "empty,",
+        "# the line is an example and the words before it say so. An empty file is a valid one: "
+        "the daemon",
         "# then observes and changes nothing.",
     ]
     for name, shape, many in sections():
         head = f"[[{name}]]" if many else f"[{name}]"
         out += ["", f"# {head}" if many else head]
         for row in table(name, shape):
-            out += [f"# {line}" for line in _wrapped(f"{row.about.text} Expected: {row.expected}.")]
             default = None if row.default is dataclasses.MISSING else toml(row.default)
             sample = row.about.example
             shown = sample if default in (None, '""', "[]") and sample else default
+            text = f"{row.about.text} Expected: {row.expected}."
+            if shown != default:
+                text += " Required." if default is None else f" Default: {default}; for example:"
+            out += [f"# {line}" for line in _wrapped(text)]
             out.append(f"# {row.key} = {shown}")
     return "\n".join(out) + "\n"
 

@@ -73,6 +73,8 @@ KINDS = {
         "clear",
         "restart",
         "wire_gap",
+        "session",
+        "session_end",
     )
 }
 """Names of the values of a tick's `kind`."""

@@ -75,3 +75,13 @@ def test_no_such_file_and_binary_input(bin_dir: pathlib.Path, tmp_path: pathlib.
     assert noise.returncode == 3
     assert "Traceback" not in noise.stderr
     assert run(bin_dir, "diagnose", "-", stdin=b"").returncode == 3
+
+
+def test_what_was_not_pasted_is_not_claimed(bin_dir: pathlib.Path) -> None:
+    done = run(bin_dir, "diagnose", "-", stdin=b"vm.swappiness = 60\nvm.overcommit_memory = 0\n")
+    assert "whether swap is on was not said" in done.stdout
+    assert "swap is on and" not in done.stdout
+
+
+def test_bounds_are_written_out(bin_dir: pathlib.Path) -> None:
+    assert "bytes = 8388608" in run(bin_dir, "explain", "feed.socket-buffer").stdout

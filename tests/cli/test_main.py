@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
+
+import pytest
 
 
 def run(bin_dir: pathlib.Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -21,3 +24,26 @@ def test_wrong_usage_is_64_with_a_remedy(bin_dir: pathlib.Path) -> None:
     assert done.returncode == 64
     assert "remedy:" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_global_option_after_the_command_is_told_where_it_belongs(bin_dir: pathlib.Path) -> None:
+    done = run(bin_dir, "status", "--config", "x.toml")
+    assert done.returncode == 64
+    assert "nodeagentctl --config FILE status" in done.stderr
+
+
+def test_whoever_asks_the_default_daemon_is_told_of_the_main_job(
+    bin_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    if pathlib.Path("/run/nodeagent/ring.sock").exists():
+        pytest.skip("a daemon runs on this machine")
+    (tmp_path / "api.sock").touch()
+    env = {**os.environ, "NODEAGENT_RUN_DIR": str(tmp_path)}
+    ctl = str(bin_dir / "nodeagentctl")
+    for command in ("status", "ring stat", "undo"):
+        done = subprocess.run([ctl, *command.split()], capture_output=True, text=True, env=env)
+        assert done.returncode == 3
+        assert f"--socket {tmp_path}/api.sock" in done.stderr, command
+    (tmp_path / "api.sock").unlink()
+    done = subprocess.run([ctl, "status"], capture_output=True, text=True, env=env)
+    assert "script/run" not in done.stderr

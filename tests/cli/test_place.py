@@ -147,6 +147,44 @@ def test_plan_apply_status_release_undo(
     assert empty.returncode == 0 and json.loads(empty.stdout)["results"] == []
 
 
+def test_config_names_sockets_and_workloads_of_a_daemon(
+    bin_dir: Path,
+    tmp_path: Path,
+    file: Path,
+    process: subprocess.Popen[bytes],
+    actor: None,
+    two_cpus: CpuSet,
+) -> None:
+    config = tmp_path / "nodeagent.toml"
+    config.write_text(
+        f'[daemon]\nrun_dir = "{tmp_path}/run"\nstate_dir = "{tmp_path}/state"\n'
+        f'[place]\nworkloads = "{file.name}"\n'
+    )
+
+    def ctl(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [str(bin_dir / "nodeagentctl"), "--config", str(config), *args]
+        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    before = masks(process.pid)
+    applied = ctl("place", "apply", "--yes")
+    assert applied.returncode == 0, applied.stderr
+    assert masks(process.pid) != before
+    assert "first" in ctl("place", "status").stdout
+    # Without a workload file: what is pinned, from the actor.
+    config.write_text(config.read_text().split("[place]")[0])
+    bare = ctl("place", "status")
+    assert bare.returncode == 0, bare.stderr
+    assert f"also pinned: workload first, process {process.pid}" in bare.stdout
+    assert "no workload file is named" in bare.stdout
+    assert ctl("place", "plan").returncode == 64
+    assert "--config" in ctl("place", "plan").stderr
+    assert ctl("undo").returncode == 0
+    assert masks(process.pid) == before
+    assert "Nothing is pinned by nodeagent." in ctl("place", "status").stdout
+    wrong = ctl("--config", str(tmp_path / "none.toml"), "status")
+    assert wrong.returncode == 64 and "none.toml" in wrong.stderr
+
+
 def test_frozen_is_nothing_could_be_tried(
     run: Run,
     file: Path,

@@ -71,6 +71,9 @@ def test_tail_follows_and_filters(daemon: Daemon, ctl: Ctl) -> None:
         # One record in 65536 is AAPL's in the test's pattern.
         done = ctl("ring", "tail", "itch", "--symbol", "AAPL", "--count", "1")
         assert "AAPL" in done.stdout
+        done = ctl("ring", "tail", "itch", "--symbol", "NONE", "--for", "0.3")
+        assert done.returncode == 0 and "NONE is none of the 2 symbols" in done.stderr
+        assert "AAPL, ZVZZT" in done.stderr
         until(lambda: not daemon.rings()[0].readers)
 
 

@@ -130,6 +130,8 @@ def test_command(bin_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The command: example round trip, a wrong file exits 64 with sentence and remedy."""
     ctl = str(bin_dir / "nodeagentctl")
     made = subprocess.run([ctl, "config", "--example"], capture_output=True, text=True, check=True)
+    # No value stands there as a default that is none: consent above all.
+    assert 'Default: []; for example:\n# allow = ["threads"]\n' in made.stdout
     file = tmp_path / "n.toml"
     file.write_text(made.stdout.replace("# interval_s = 2\n", "interval_s = 5\n"))
     table = subprocess.run(

@@ -603,6 +603,7 @@ def test_losses_are_folded_into_one_event_a_minute() -> None:
         events += decisions.events
     assert [e.kind for e in events] == ["feed.loss"] * 3 + ["feed.loss"] * (len(events) - 3)
     assert 3 <= len(events) <= 4
+    assert events[0].remedy == "nodeagentctl feed status"
     assert "times within a minute" in events[1].message
     restarted = dataclasses.replace(daemon.see(), feeds=(loss(0),))
     daemon.state, decisions = turn(daemon.state, restarted, daemon.world.now + 1)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeagent.native.feed import Counts, Kind, Memory
+from nodeagent.native.ring import KINDS
 from tests.feed.mold import (
     SESSION,
     decode,
@@ -47,6 +48,7 @@ def test_in_order(file: pathlib.Path) -> None:
     # The last tick of each packet says so.
     assert [int(f) & 4 for f in memory.ticks["flags"]] == [0, 0, 0, 4, 0, 4, 0]
     session = memory.ticks[0]
+    assert KINDS[int(session["kind"])] == "session"
     name = int(session["aux"]).to_bytes(8, "big") + int(session["size"]).to_bytes(2, "big")
     assert name == SESSION
 

@@ -302,7 +302,8 @@ def print_status(out: Console, planned: Planned, rows: Sequence[Held]) -> None:
             "-" if entry is None else entry.by,
             style=None if row.held or row.pid is None else "yellow",
         )
-    out.print(view)
+    if rows:
+        out.print(view)
     shown = {row.pid for row in rows}
     others = [e for e in planned.journal or () if e.pid not in shown]
     for entry in others:
@@ -310,6 +311,10 @@ def print_status(out: Console, planned: Planned, rows: Sequence[Held]) -> None:
             f"also pinned: workload {entry.workload}, process {entry.pid}, on CPU {entry.cpus} "
             f"since {_since(entry.at_ns)} by {entry.by}"
         )
+    if not planned.file:
+        if planned.journal == ():
+            out.print("Nothing is pinned by nodeagent.")
+        out.print("note: no workload file is named, so this is what is pinned, not what is wanted")
     if planned.journal is None:
         out.print(f"note: since when and by whom is not known: {planned.journal_reason}")
 

@@ -71,9 +71,13 @@ def report(result: Mapping[str, Any], status: NodeStatus | None = None) -> Text:
             )
             continue
         inside = "-" if w["ran_inside"] is None else f"{w['ran_inside']:.2%}"
+        cpus = f"{w['cpus_before']} -> {w['cpus_actual']}"
+        if w["cpus_before"] is None:
+            # We moved nothing: there is no before.
+            cpus = f"{w['cpus_actual']}, planned {w['cpus_planned']}"
         line(
             "workload",
-            f"{w['name']}: CPUs {w['cpus_before']} -> {w['cpus_actual']} ({w['sharing']}), "
+            f"{w['name']}: CPUs {cpus} ({w['sharing']}), "
             f"{inside} of run time inside; {'held' if w['held'] else 'NOT held'}",
         )
     v = result["vector"]
@@ -100,7 +104,9 @@ def report(result: Mapping[str, Any], status: NodeStatus | None = None) -> Text:
     u = result["undo"]
     line(
         "undo",
-        f"{u['undone']} of {u['actions']} changes undone, "
+        "nothing was changed"
+        if u["verified"] and not u["actions"]
+        else f"{u['undone']} of {u['actions']} changes undone, "
         f"{'read back and verified' if u['verified'] else 'NOT verified'}",
         "" if u["verified"] else "red",
     )
