@@ -16,7 +16,7 @@ from nodeagent.discover.store import Entry, Link, Store, TableStore
 from nodeagent.errors import NodeagentError, ReadError, UnavailableError
 from nodeagent.given import read_given
 
-MAX_MEMBERS = 200_000
+MAX_MEMBERS = 100_000
 MAX_BYTES = 256 << 20
 """Bytes of one machine, unpacked; the largest known tree has 16,000 files in 15 MB of tar."""
 MAX_FILE = 16 << 20
