@@ -271,6 +271,7 @@ class Job:
     ) -> None:
         """Waits for a child to get ready. NodeagentError when it ends or takes too long."""
         self.step = what
+        self.show(self.view())
         deadline = time.monotonic() + limit_s
         while not condition():
             if self.stopping:
