@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from nodeagent.check.isolation import CMDLINE
 from nodeagent.check.record import (
-    AS_ROOT,
     READ_BY_HAND,
-    RECORD_MORE,
     Judged,
     Missing,
     NotApplicable,
@@ -267,8 +265,8 @@ def aer(s: Seen) -> Iterator[Judged]:
     "peer-to-peer traffic is not redirected to the root",
     means="FAIL when ACS request or completion redirect is on at a bridge between two GPUs, or a "
     "GPU and a NIC, below one switch; OK when it is off. SrcValid alone redirects nothing. UNKNOWN "
-    "without the right to read config space. NA in a virtual machine and where no switch "
-    "is shared.",
+    "on a machine and in a capture, for config space is not read; lspci -vvv as root, pasted, "
+    "tells. NA in a virtual machine and where no switch is shared.",
     why="Every peer-to-peer transfer then goes up to the root complex and the IOMMU: NCCL is slow "
     "or hangs.",
     prove="sudo lspci -vvv | grep -E '^[0-9a-f]|ACSCtl'",
@@ -318,8 +316,8 @@ def acs_redirect(s: Seen) -> Iterator[Judged]:
     elif untold:
         raise Missing(
             _path(untold[0], "config"),
-            "config space beyond its first 64 bytes needs root (CAP_SYS_ADMIN)",
-            AS_ROOT if s.snapshot.live else RECORD_MORE,
+            "ACS stands in config space, which nodeagent never reads: that touches the device",
+            "on that machine: sudo lspci -vvv | nodeagentctl diagnose -",
         )
     else:
         yield ok("pcie", f"ACS redirect is off at {len(ports)} bridges between GPUs and NICs")

@@ -5,8 +5,10 @@ Command modules are imported only when their command runs: `--help` costs no num
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,6 +163,11 @@ def _usage_remedy(error: click.ClickException) -> str:
         rest = where.removeprefix("nodeagentctl").strip()
         value = _GLOBAL[error.option_name]
         return f"it goes before the command: nodeagentctl {error.option_name} {value} {rest}"
+    unknown = re.fullmatch(r"No such command '(.*)'\.", error.message)
+    if unknown and ctx is not None and isinstance(ctx.command, click.Group):
+        near = difflib.get_close_matches(unknown[1], ctx.command.list_commands(ctx), 2)
+        if near:
+            return f"did you mean {' or '.join(near)}? {where} --help"
     return f"{where} --help"
 
 

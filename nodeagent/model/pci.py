@@ -75,7 +75,8 @@ class PciFunction:
     """SR-IOV virtual functions switched on; None: not a physical function of that kind."""
     aer: Aer | None = None
     acs_redirect: bool | None = None
-    """Whether ACS request/completion redirect is on (bridges; None: config space not readable)."""
+    """Whether ACS request/completion redirect is on (bridges). None: not told; config space is not
+    read, only a pasted `lspci -vvv` tells."""
 
     @property
     def is_gpu(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import ipaddress
 import os
 import pathlib
 from collections.abc import Sequence
@@ -460,6 +461,8 @@ def line_remedy(err: int, line: Line) -> str:
     match err:
         case errno.EADDRINUSE:
             return f"another process holds port {line.port}: ss -lunp 'sport = {line.port}'"
+        case errno.EADDRNOTAVAIL if not ipaddress.ip_address(line.group).is_multicast:
+            return f"{line.group} is neither a multicast group nor an address of this host"
         case errno.ENODEV | errno.EADDRNOTAVAIL:
             return "name the interface that receives the group with --interface"
         case errno.ENOBUFS:

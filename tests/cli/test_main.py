@@ -47,3 +47,9 @@ def test_whoever_asks_the_default_daemon_is_told_of_the_main_job(
     (tmp_path / "api.sock").unlink()
     done = subprocess.run([ctl, "status"], capture_output=True, text=True, env=env)
     assert "script/run" not in done.stderr
+
+
+def test_a_mistyped_command_is_told_the_nearest(bin_dir: pathlib.Path) -> None:
+    assert "did you mean status?" in run(bin_dir, "stauts").stderr
+    assert "did you mean check?" in run(bin_dir, "topology", "chek").stderr
+    assert "did you mean" not in run(bin_dir, "zzzz").stderr

@@ -157,3 +157,9 @@ def test_what_cannot_be_opened() -> None:
         with pytest.raises(UnavailableError, match="bind") as caught:
             Feed(lines=[Line(group="127.0.0.1", port=port)], memory=Memory(16))
         assert str(port) in caught.value.remedy
+
+
+def test_an_address_of_another_host_is_no_matter_of_interfaces() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        Feed(lines=[Line(group="192.0.2.1", port=0, interface="lo")], memory=Memory())
+    assert "neither a multicast group nor an address of this host" in caught.value.remedy
