@@ -363,6 +363,10 @@ class Store:
         except NodeagentError as error:
             self._db.execute("ROLLBACK TO job")
             result = error
+        except (OverflowError, ValueError, sqlite3.IntegrityError, sqlite3.DataError) as error:
+            # One sender's numbers, not the disk: the other senders' jobs stand.
+            self._db.execute("ROLLBACK TO job")
+            result = StoreError(f"it does not fit into the store: {error}")
         self._db.execute("RELEASE job")
         return result
 

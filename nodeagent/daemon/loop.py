@@ -101,6 +101,8 @@ class Loop:
         self._source = Source(self._log, self._status(None))
         self._session: asyncio.Task[None] | None = None
         self._storing: set[asyncio.Task[None]] = set()
+        self._ended: list[asyncio.Task[None]] = []
+        """Of `_storing`, those that a fault of ours ended."""
 
     async def run(self) -> None:
         """Serves and turns until SIGTERM or SIGINT."""
@@ -125,10 +127,25 @@ class Loop:
         try:
             while not self._stopping:
                 self._turn()
+                self._watch_tasks(acting)
                 await self._pause()
         finally:
             self._notifier.stopping()
             await self._end(acting, stop_serving)
+
+    def _watch_tasks(self, acting: asyncio.Task[None]) -> None:
+        """Raises what ended a task that runs as long as we do: a fault of ours that nobody waits
+        for would leave the daemon without its actor, its controller or its events, and silent."""
+        ended, self._ended = self._ended, []
+        for task in (acting, self._session, *ended):
+            if task is not None and task.done() and not task.cancelled():
+                task.result()
+
+    def _stored(self, task: asyncio.Task[None]) -> None:
+        self._storing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._ended.append(task)
+            self._wake.set()
 
     def _stop(self) -> None:
         self._stopping = True
@@ -298,7 +315,7 @@ class Loop:
         if events or waiting:
             task = asyncio.create_task(self._store(events))
             self._storing.add(task)
-            task.add_done_callback(self._storing.discard)
+            task.add_done_callback(self._stored)
 
     async def _store(self, events: tuple[Event, ...]) -> None:
         levels = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING}
@@ -408,8 +425,7 @@ class Loop:
                 except (NodeagentError, TimeoutError) as error:
                     said = f"pins could not be released: {error or 'the actor did not answer'}"
         acting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await acting
+        await asyncio.wait([acting])
         stopped = event(
             "daemon.stopped",
             "daemon",
@@ -422,7 +438,7 @@ class Loop:
         self._doors.processes.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                await asyncio.gather(*self._storing)
+                await asyncio.gather(*self._storing, return_exceptions=True)
                 await stop_serving()
                 if self._session is not None:
                     self._session.cancel()

@@ -12,7 +12,14 @@ from typing import Any
 
 from nodeagent.errors import UnavailableError
 from nodeagent.feed.peer import Peer
-from nodeagent.feed.stats import F_ADD_SEALS, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, StatsPage
+from nodeagent.feed.stats import (
+    F_ADD_SEALS,
+    MAX_COUNT,
+    SEAL_GROW,
+    SEAL_SEAL,
+    SEAL_SHRINK,
+    StatsPage,
+)
 from nodeagent.feed.wire import Connection
 from nodeagent.model.feed import FeedStatus, ReaderMode, ReaderStatus, RingStatus
 from nodeagent.model.histogram import Histogram
@@ -21,8 +28,6 @@ from nodeagent.native.ring import RingKind, Segment, ffi
 
 PAGE_BYTES = 4096
 WAITING_OFFSET = 128
-MAX_COUNT = (1 << 63) - 1
-"""No count of a reader's page is shown larger: it may write what it likes there."""
 
 
 def make_page(name: str) -> int:
@@ -75,7 +80,7 @@ class ReaderEntry:
             mode=self.mode,
             records=min(int(page.records), MAX_COUNT),
             lost=min(int(page.lost), MAX_COUNT),
-            lag_records=head - cursor,
+            lag_records=max(0, min(head - cursor, MAX_COUNT)),
             data_age_ns=age,
             alive=connection.peer.alive,
             data_age_quantiles_ns=quantiles,

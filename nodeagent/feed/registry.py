@@ -49,6 +49,8 @@ MAX_DEAD = 2
 """Dead segments kept for slow readers, a feed."""
 MAX_EVENTS = 1024
 MESSAGES_A_POLL = 1024
+POLL_S = 0.05
+"""After so long the rest waits for the next poll: the daemon has its turn to take."""
 GRACE_NS = 10_000_000_000
 """A dead feed without readers is kept so long, for its feeder to number on from."""
 READERS_A_ROW = 100
@@ -153,13 +155,16 @@ class Registry:
     def poll(self, timeout_s: float = 0.0) -> int:
         """Deals with what is ready, at most MESSAGES_A_POLL things; returns how many it were."""
         done = 0
-        while done < MESSAGES_A_POLL:
+        end = time.monotonic() + max(timeout_s, 0.0) + POLL_S
+        while done < MESSAGES_A_POLL and time.monotonic() < end:
             ready = self._epoll.poll(timeout_s if not done else 0, 128)
             if not ready:
                 break
             for fd, events in ready:
                 done += 1
                 self._ready(fd, events)
+                if time.monotonic() >= end:
+                    break
         self._sweep()
         return done
 

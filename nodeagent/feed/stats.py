@@ -19,6 +19,9 @@ from nodeagent.native.ring import ffi, lib
 F_ADD_SEALS = 1033
 F_GET_SEALS = 1034
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
+MAX_COUNT = (1 << 63) - 1
+"""No count of a reader's page or a feeder's is shown larger: they may write what they like there,
+and the report to the controller holds no larger one."""
 
 
 class StatsPage:
@@ -80,17 +83,17 @@ class StatsPage:
             feed=feed,
             source=self._text(s.source),
             pid=pid,
-            packets=s.packets,
-            bytes=s.bytes,
-            messages=s.messages,
-            duplicates=s.duplicates,
-            rejected=s.rejected,
+            packets=_sane(s.packets),
+            bytes=_sane(s.bytes),
+            messages=_sane(s.messages),
+            duplicates=_sane(s.duplicates),
+            rejected=_sane(s.rejected),
             loss=FeedLoss(
-                nic=s.nic_drops if s.nic_known else None,
-                kernel=s.kernel_drops if s.kernel_known else None,
-                backend=s.backend_drops,
-                decoder=s.decoder_drops,
-                wire_gap=s.wire_gap,
+                nic=_sane(s.nic_drops) if s.nic_known else None,
+                kernel=_sane(s.kernel_drops) if s.kernel_known else None,
+                backend=_sane(s.backend_drops),
+                decoder=_sane(s.decoder_drops),
+                wire_gap=_sane(s.wire_gap),
             ),
             last_message_age_ns=max(0, now_ns - last) if last else None,
             wire_to_ring_ns=delays,
@@ -105,3 +108,8 @@ class StatsPage:
     def close(self) -> None:
         """Closes the descriptor; the mapping goes with the last reference to it."""
         os.close(self.fd)
+
+
+def _sane(count: int) -> int:
+    """A counter of a page that a feeder may have written anything into."""
+    return min(int(count), MAX_COUNT)

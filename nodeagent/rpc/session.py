@@ -177,9 +177,11 @@ class Session:
                 self._reason = self._sentence(error.code(), error.details())
             except SpoolError as error:
                 self._reason = str(error)
-            if self._connected:
+            finally:
+                # Also when it is our own fault: no link is shown that is not there.
+                was, self._connected = self._connected, False
+            if was:
                 ceiling = low
-            self._connected = False
             # A random share of a growing ceiling: a fleet does not come back in step.
             await asyncio.sleep(random.uniform(low / 2, ceiling))
             ceiling = min(ceiling * 2, high)

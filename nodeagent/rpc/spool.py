@@ -199,9 +199,12 @@ class Spool:
         return tuple(found)
 
     def acknowledge(self, seq: int) -> None:
-        """The controller has committed all up to seq. In memory; `trim` and `append` write it."""
-        with self._lock:
-            self._acknowledged = min(max(self._acknowledged, seq), self._last)
+        """The controller has committed all up to seq. In memory; `trim` and `append` write it.
+
+        Without the lock, which is held while a dying disk syncs: the event loop calls this, and
+        nobody else changes the number while a stream is open.
+        """
+        self._acknowledged = min(max(self._acknowledged, seq), self._last)
 
     def trim(self) -> None:
         """Writes how far is acknowledged, and lets go of what need not be kept. Raises
@@ -276,8 +279,8 @@ class Spool:
 
     def _evict(self, count: int, size: int, last: int) -> tuple[int, int, int]:
         """Deletes from the oldest on, within the caller's transaction; (count, bytes, lost)."""
-        limits, lost = self._limits, 0
-        unacknowledged = last - self._acknowledged
+        limits, lost, acknowledged = self._limits, 0, self._acknowledged
+        unacknowledged = last - acknowledged
         while count:
             # In steps, so that a full spool costs one row for each new one.
             spare = count - min(unacknowledged, count) - limits.keep_acknowledged
@@ -290,7 +293,7 @@ class Spool:
             self._db.execute("DELETE FROM event WHERE seq <= ?", (rows[-1][0],))
             count -= len(rows)
             size -= sum(r[1] for r in rows)
-            lost += sum(1 for r in rows if r[0] > self._acknowledged)
+            lost += sum(1 for r in rows if r[0] > acknowledged)
         return count, size, lost
 
     def _meta(self, name: str) -> int:

@@ -24,10 +24,20 @@ from nodeagent.client.stat import stat
 from nodeagent.errors import UnavailableError
 from nodeagent.feed.offer import claim
 from nodeagent.feed.registry import MAX_DEAD, Registry
+from nodeagent.feed.stats import StatsPage
 from nodeagent.feed.wire import receive, send
 from nodeagent.model.feed import ReaderMode
-from nodeagent.model.ringproto import ErrorCode, Msg, MsgType, ProtocolError, encode, raise_error
+from nodeagent.model.ringproto import (
+    ErrorCode,
+    Flag,
+    Msg,
+    MsgType,
+    ProtocolError,
+    encode,
+    raise_error,
+)
 from nodeagent.native.ring import Producer, RingError, RingKind, Segment
+from nodeagent.rpc.wire import from_wire, to_wire
 from tests.feed.ring_producer import checkable
 from tests.feed.ring_world import Daemon, Feeder, feeder, until
 
@@ -415,3 +425,31 @@ def test_nothing_is_left_once_all_are_gone(daemon: Daemon) -> None:
         return len(ours()) <= before
 
     until(gone)
+
+
+def test_a_hostile_feeder_s_figures_fit_the_report(daemon: Daemon) -> None:
+    """A segment whose commit stands before its start, and counters of all ones."""
+    with Producer("t", capacity=1 << 15) as first:
+        for _ in range(3):
+            first.publish(checkable(0, 1000))
+        with Producer("t", capacity=1 << 15, dead=Segment.open(first.fileno())) as second:
+            content = os.pread(second.fileno(), second.info().size_bytes, 0)
+    segment = os.memfd_create("ticks", os.MFD_ALLOW_SEALING)
+    os.write(segment, content)
+    os.pwrite(segment, bytes(8), 4096 + 128)
+    fcntl.fcntl(segment, 1033, 0x1 | 0x2 | 0x4 | 0x10)
+    page = StatsPage.create("t", "socket")
+    for name in ("packets", "bytes", "messages", "wire_gap", "last_message_ns"):
+        setattr(page.pointer, name, (1 << 64) - 1)
+    offer = Msg(type=MsgType.OFFER, feed="t", rings=(1,), flags=Flag.HAS_STATS)
+    with connect(daemon.path) as feeder_sock, connect(daemon.path) as reader:
+        raise_error(ask(feeder_sock, offer, [segment, page.fd])[0])
+        attach = Msg(type=MsgType.ATTACH, feed="t", name="r", ring=1)
+        raise_error(ask(reader, attach)[0])
+        (ring,), (feed,) = daemon.rings(), daemon.feeds()
+        assert ring.readers[0].lag_records == 0
+        assert feed.packets == (1 << 63) - 1 == feed.loss.wire_gap
+        for value in (ring, feed):
+            assert from_wire(type(value), to_wire(value)) == value
+    os.close(segment)
+    page.close()

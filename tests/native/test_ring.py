@@ -296,3 +296,51 @@ def test_a_gating_reader_is_waited_for_once_it_has_begun() -> None:
         producer.publish(ticks(CAPACITY))
         assert producer.dropped() == []
     os.close(fd)
+
+
+def sealed_copy(content: bytes, changes: dict[int, bytes]) -> int:
+    fd = os.memfd_create("copy", os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    for at, new in changes.items():
+        os.pwrite(fd, new, at)
+    fcntl.fcntl(fd, 1033, 0x1 | 0x2 | 0x4 | 0x10)
+    return fd
+
+
+def test_a_segment_with_holes_is_refused() -> None:
+    with Producer("t", capacity=CAPACITY) as producer:
+        size = producer.info().size_bytes
+        head = os.pread(producer.fileno(), 4096, 0)
+    fd = os.memfd_create("hollow", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    os.pwrite(fd, head, 0)
+    fcntl.fcntl(fd, 1033, 0x1 | 0x2 | 0x4 | 0x10)
+    with pytest.raises(RingError, match="of memory behind it"):
+        Segment.open(fd)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # commit says more than a lap; and a frame's length that leads nowhere.
+        {4096 + 128: (1 << 62).to_bytes(8, "little")},
+        {(2 << 20) + 32: b"\xff" * 4},
+        {(2 << 20): bytes(8)},
+    ],
+)
+def test_a_damaged_dead_segment_of_frames_is_numbered_on_from_or_anew(
+    changes: dict[int, bytes],
+) -> None:
+    with Producer("t", kind=RingKind.FRAMES, capacity=1 << 21) as producer:
+        for _ in range(3):
+            producer.publish_frame(bytes(100))
+        content = os.pread(producer.fileno(), producer.info().size_bytes, 0)
+    fd = sealed_copy(content, changes)
+    dead = Segment.open(fd)
+    with Producer("t", kind=RingKind.FRAMES, capacity=1 << 21, dead=dead) as second:
+        assert second.info().incarnation == 2
+        position = second.publish_frame(b"next")
+        frame = Segment.open(second.fileno()).frame(position)
+        assert frame is not None and frame.payload == b"next"
+    os.close(fd)

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -212,6 +213,7 @@ def test_renewed_epoch_keeps_what_nobody_has(tmp_path: pathlib.Path) -> None:
 
 STORM = """
 import sys
+import threading
 from nodeagent.rpc.spool import Spool
 from nodeagent.model.event import Event, Severity
 spool = Spool.open(sys.argv[1])
@@ -284,3 +286,30 @@ def test_the_file_is_a_plain_database(tmp_path: pathlib.Path) -> None:
     spool.close()
     with sqlite3.connect(tmp_path / "spool.db") as db:
         assert db.execute("SELECT max(seq) FROM event").fetchone() == (2,)
+
+
+def test_a_disk_that_hangs_does_not_hold_the_loop_that_hears_of_commits(
+    tmp_path: pathlib.Path,
+) -> None:
+    spool = Spool.open(tmp_path)
+    spool.append([event(i) for i in range(3)])
+    held, over = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        # What `append` holds while the disk syncs.
+        with spool._lock:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    held.wait()
+    try:
+        spool.acknowledge(2)
+        assert (spool.acknowledged, spool.unacknowledged, spool.last_seq) == (2, 1, 3)
+        spool.acknowledge(9)
+        assert spool.acknowledged == 3
+    finally:
+        over.set()
+        thread.join()
+    spool.close()

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 
 from nodeagent.discover.paste.part import Part, cpulist_or_none
+from nodeagent.discover.root import is_number
 from nodeagent.model.cpuset import CpuSet
 
 NODE = "sys/devices/system/node"
 CPU = "sys/devices/system/cpu"
-_LINE = re.compile(r"^\s*([A-Za-z][A-Za-z0-9 ()/\-]*?)\s*:[ \t]*(.*?)\s*$")
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9 ()/\-]*")
 _NODE_CPUS = re.compile(r"NUMA node(\d+) CPU\(s\)")
 _NUMBERS = {
     "CPU(s)": "cpus",
@@ -37,10 +38,10 @@ def read_lscpu(text: str) -> Part | None:
     nodes: dict[int, CpuSet | None] = {}
     unclear: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
-        m = _LINE.match(line)
-        if m is None:
+        key, colon, value = line.partition(":")
+        key, value = key.strip(), value.strip()
+        if not colon or not _KEY.fullmatch(key):
             continue
-        key, value = m[1], m[2]
         if node := _NODE_CPUS.fullmatch(key):
             # The kernel puts a node on-line for its CPUs or its memory: none is said as "".
             found = CpuSet() if not value else cpulist_or_none(value)
@@ -48,7 +49,7 @@ def read_lscpu(text: str) -> Part | None:
                 unclear.append(f"line {number}: {key} {value!r} is no CPU list")
             nodes.setdefault(int(node[1]), found)
         elif key in _NUMBERS:
-            cpu.setdefault(_NUMBERS[key], int(value) if value.isdigit() else None)
+            cpu.setdefault(_NUMBERS[key], int(value) if is_number(value) else None)
         elif key in _STRINGS:
             as_list = cpulist_or_none(value) if key.endswith("list") else None
             cpu.setdefault(_STRINGS[key], str(as_list) if as_list is not None else value or None)

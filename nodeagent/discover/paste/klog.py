@@ -16,11 +16,16 @@ from nodeagent.model.kernel_event import KernelEvent
 
 MAX_EVENTS = 100_000
 """More lines than this are counted, not kept."""
+MAX_LINE = 8192
+"""Characters of a line that are looked at; the kernel's own end at about 1,000."""
 INFORMATION_XIDS = frozenset({154})
 """Xids by which the driver only tells what to do. Source: NVIDIA Xid catalogue, 154."""
 
 _BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-_DEVICE = re.compile(r"\b[\w-]+ ((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]):")
+# Begins where a word does: from the middle of one it would be tried again and again.
+_DEVICE = re.compile(
+    r"(?<![\w-])-*\w[\w-]* ((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]):"
+)
 _PREFIX = re.compile(
     r"\s*(?:<\d+>|\[[^\]]*\]|(?:kern|user|daemon)\s*:\w+\s*:|\d{4}-\d\d-\d\dT\S+"
     r"|[A-Z][a-z]{2}\s+\d+ \d\d:\d\d:\d\d|[\w.-]+ kernel:|kernel:)\s*"
@@ -178,8 +183,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule("edac", r"EDAC \w+ MC\d+: (?:HANDLING MCE|CPU \d+: Machine Check|TSC |ADDR |PROCESSOR )"),
     _rule("memory_failure", r"Memory failure: 0x[0-9a-f]+:"),
-    _rule("nic_power", r"mlx5\w*.*insufficient power on the PCIe slot"),
-    _rule("nic_thermal", r"mlx5\w*.*High Temperature"),
+    _rule("nic_power", r"mlx5.*insufficient power on the PCIe slot"),
+    _rule("nic_thermal", r"mlx5.*High Temperature"),
     _rule("nic_fw", r"mlx5_cmd_(?:out_err|check)\b.*failed"),
     _rule("nvme_timeout", r"nvme (?P<device>nvme\d+): I/O .*\btimeout\b", details=_device),
     _rule(
@@ -201,7 +206,7 @@ RULES: tuple[Rule, ...] = (
     _rule("raid", r"md/raid\S*: Disk failure on (?P<device>[^\s,]+)", details=_device),
     _rule(
         "oom",
-        r"(?P<task>.*\S) invoked oom-killer",
+        r"^(?P<task>.*\S) invoked oom-killer",
         details=lambda m: {"process": bare(m["task"])},
     ),
     _rule("oom", r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)?", details=_killed),
@@ -219,7 +224,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "segfault",
-        r"(?P<task>\S+)\[(?P<pid>\d+)\]: segfault at ",
+        r"(?<!\S)(?P<task>\S+)\[(?P<pid>\d+)\]: segfault at ",
         fault=None,
         details=lambda m: {"process": m["task"], "pid": int(m["pid"])},
     ),
@@ -281,7 +286,8 @@ def read_log(text: str, name: str, *, is_log: bool) -> Part | None:
     texts: dict[str, str] = {}
     lines = text.split("\n")
     stamped = 0
-    for number, line in enumerate(lines, 1):
+    for number, whole in enumerate(lines, 1):
+        line = whole[:MAX_LINE]
         stamped += bool(_STAMPED.match(line))
         if len(events) < MAX_EVENTS and (found := event(number, line, name)) is not None:
             events.append(found)

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from nodeagent.discover.paste.part import Part
+from nodeagent.discover.root import is_number
 from nodeagent.model.pci import AMD, INTEL, MELLANOX, NVIDIA, Link, PciFunction, parse_bdf
 
 _HEAD = re.compile(
@@ -114,7 +115,7 @@ def _detail(block: _Block, line: str) -> None:
         block.status = float(m[1]), int(m[2])
     elif line.startswith("NUMA node:"):
         value = line.partition(":")[2].strip()
-        block.node = int(value) if value.isdigit() else None
+        block.node = int(value) if is_number(value) else None
     elif line.startswith("Kernel driver in use:"):
         block.driver = line.partition(":")[2].strip()
     elif line.startswith("ACSCtl:"):

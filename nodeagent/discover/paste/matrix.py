@@ -61,7 +61,7 @@ def _headless(text: str, lines: list[str]) -> Part | None:
         tokens = line.split()
         if len(tokens) > 1 and _GPU.fullmatch(tokens[0]) and _CELL.fullmatch(tokens[1]):
             return _refused(f"line {number}: a row of a topology matrix without its header")
-    if _HEADING.search(text) and re.search(r"^\s*NIC\d+\s*:", text, re.MULTILINE):
+    if _HEADING.search(text) and re.search(r"^[ \t]*NIC\d+[ \t]*:", text, re.MULTILINE):
         return _refused("a NIC legend and headings of a topology matrix, but no rows")
     return None
 

@@ -17,7 +17,7 @@ from nodeagent.discover.paste.nccl import read_nccl, relation_facts
 from nodeagent.discover.paste.part import Part, Text, clean, cpulist_or_none
 from nodeagent.discover.paste.rocm import read_rocm
 from nodeagent.discover.paste.values import read_values
-from nodeagent.discover.root import Root
+from nodeagent.discover.root import Root, is_number
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Entry, Link, TableStore
 from nodeagent.errors import ParseError
@@ -177,7 +177,7 @@ def _irqs(files: dict[str, str]) -> tuple[Irq, ...]:
                 name="",
                 affinity=_cpus(row, "smp_affinity"),
                 effective=_cpus(row, "effective_affinity"),
-                node=int(node) if node.isdigit() else None,
+                node=int(node) if is_number(node) else None,
             )
         )
     return tuple(found)

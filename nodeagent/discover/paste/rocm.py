@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from nodeagent.discover.paste.part import Part, cpulist_or_none
+from nodeagent.discover.root import is_number
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.matrix import LinkMatrix
 
@@ -17,8 +18,14 @@ _SECTIONS = (
     (re.compile(r"link type between two gpus", re.IGNORECASE), "links"),
     (re.compile(r"numa nodes", re.IGNORECASE), "numa"),
 )
-_BANNER = re.compile(r"^=+\s*(.*?)\s*=+$")
 _NUMA = re.compile(r"GPU\[(\d+)\]\s*:\s*\(Topology\)\s*Numa (Node|Affinity)\s*:\s*(\S+)")
+
+
+def _banner(line: str) -> str | None:
+    """What stands between the equals signs; None for another line."""
+    if len(line) < 2 or line[0] != "=" or line[-1] != "=":
+        return None
+    return line.strip("=").strip()
 
 
 def read_rocm(text: str) -> Part | None:
@@ -30,15 +37,15 @@ def read_rocm(text: str) -> Part | None:
     gpus: list[str] = []
     seen = False
     for number, line in enumerate(text.split("\n"), 1):
-        if m := _BANNER.match(line.strip()):
-            section = next((name for pattern, name in _SECTIONS if pattern.search(m[1])), None)
+        if (title := _banner(line.strip())) is not None:
+            section = next((name for pattern, name in _SECTIONS if pattern.search(title)), None)
             header = []
             seen = seen or section is not None
             continue
         for m in _NUMA.finditer(line):
             gpu = f"GPU{m[1]}"
             gpus += [gpu] if gpu not in gpus else []
-            nodes[m[2]][gpu] = int(m[3]) if m[3].isdigit() else None
+            nodes[m[2]][gpu] = int(m[3]) if is_number(m[3]) else None
             seen = True
         tokens = line.split()
         if section not in tables or not tokens or not re.fullmatch(r"GPU\d+", tokens[0]):
@@ -64,7 +71,7 @@ def read_rocm(text: str) -> Part | None:
         "links": {f"{a}-{b}": c for (a, b), c in tables["links"].items()},
     }
     numbers = {
-        key: {pair: int(c) for pair, c in tables[key].items() if c.isdigit()}
+        key: {pair: int(c) for pair, c in tables[key].items() if is_number(c)}
         for key in ("weight", "hops")
     }
     for key, cells_of in numbers.items():

@@ -260,7 +260,7 @@ static uint64_t end_of(const struct na_view *dead)
 {
 	uint64_t end = nar_commit(dead);
 	if (dead->fixed.kind == NA_RING_TICKS)
-		while (nar_seq(dead, end) == end + 1)
+		for (uint64_t more = dead->capacity; more && nar_seq(dead, end) == end + 1; more--)
 			end++;
 	return end;
 }
@@ -269,8 +269,11 @@ static uint64_t next_number(const struct na_view *dead)
 {
 	uint64_t at = __atomic_load_n(&dead->hot->first, __ATOMIC_ACQUIRE), end = nar_commit(dead);
 	uint64_t number = dead->fixed.start_number;
-	while (at < end) {
+	/* A damaged segment's words may say anything: no more than one lap is walked, and no lengths that cannot be. */
+	while (at < end && end - at <= dead->capacity) {
 		const struct na_frame *frame = (const struct na_frame *)(const void *)(dead->data + (at & dead->mask));
+		if (frame->seq != at + 1 || frame->length > NA_FRAME_MAX_PAYLOAD)
+			break;
 		number = frame->number + 1;
 		at += na_frame_bytes(frame->length);
 	}

@@ -154,6 +154,10 @@ static inline int nar_view_open(int fd, uint32_t kind, int populate, struct na_v
 	if ((uint64_t)st.st_size < 2 * (uint64_t)NA_RING_HUGE_BYTES ||
 	    (uint64_t)st.st_size > NA_RING_MAX_BYTES + (uint64_t)NA_RING_HUGE_BYTES)
 		return nar_fail(EINVAL, why, why_bytes, "a segment of %lld bytes", (long long)st.st_size);
+	/* Its holes would be filled with the memory of whoever reads them first. */
+	if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
+		return nar_fail(EINVAL, why, why_bytes, "a segment of %lld bytes with %lld bytes of memory behind it",
+		                (long long)st.st_size, (long long)st.st_blocks * 512);
 	struct na_view *view = (struct na_view *)calloc(1, sizeof(*view));
 	if (!view)
 		return nar_fail(ENOMEM, why, why_bytes, "out of memory");

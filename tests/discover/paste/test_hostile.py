@@ -1,0 +1,36 @@
+"""Texts made to keep a reader busy: each would take hours where a pattern tries again and again."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.discover.paste.part import Text
+from nodeagent.discover.paste.read import read_paste
+
+N = 1_000_000
+
+TEXTS = {
+    "a key that never ends": "a" + " " * N,
+    "a heading that never ends": "CPU" + " " * N,
+    "a banner that never ends": "=" * N + " " * N + "x",
+    "a name of names": "GPU0 " + "mlx5_0" * (N // 6),
+    "lines of names": ("mlx5_0" * 1300 + "\n") * (N // 8000),
+    "no killer": ("oom " * 2000 + "\n") * (N // 8000),
+    "no fault": ("segfault" + "[1" * 4000 + "\n") * (N // 8000),
+    "blank lines under a heading": "GPU0 NUMA Affinity\n" + "\n" * N,
+    "stamps": "[0]" * (N // 3) + " panic",
+    "an empty colour": "\x1b[" + "0;" * N,
+    "a path": "/sys/" + "a/" * (N // 2),
+    "a setting": "kernel" + ".a" * (N // 2),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_hostile_text_is_read_in_one_go(name: str) -> None:
+    read_paste([Text(name="dmesg.txt", text=TEXTS[name])])
+
+
+def test_numbers_that_only_look_like_digits_are_none() -> None:
+    text = "CPU(s): \u00b2\nSocket(s): " + "1" * 5000 + "\nModel name: x\nThread(s) per core: 2\n"
+    paste = read_paste([Text(name="lscpu.txt", text=text + "NUMA node0 CPU(s): 0-3\n")])
+    assert paste.snapshot.topology.nodes[0].id == 0
