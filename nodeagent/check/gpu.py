@@ -135,8 +135,6 @@ FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
 "catalogue; DCGM."""
 APPLICATION_XIDS = frozenset({13, 31, 43, 45})
 """Xids that an application usually causes itself. Source: NVIDIA Xid catalogue."""
-ANNOUNCEMENTS = frozenset({154})
-"""Xids that carry the driver's advice, not an error of their own."""
 
 
 @check(

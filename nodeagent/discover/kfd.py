@@ -35,18 +35,25 @@ def read_kfd(root: Root) -> tuple[KfdNode, ...]:
     """KFD's nodes, by number; none without the driver."""
     found = []
     for name in root.names(NODES, _NUMBER):
-        properties = _properties(root, f"{NODES}/{name}/properties")
-        links = tuple(
-            _properties(root, f"{NODES}/{name}/io_links/{link}/properties")
-            for link in root.names(f"{NODES}/{name}/io_links", _NUMBER)
-        )
+        properties = properties_of(root, f"{NODES}/{name}/properties")
+        links = links_of(root, int(name), "io_links")
         found.append(
             KfdNode(number=int(name), bdf=_bdf(properties), properties=properties, links=links)
         )
     return tuple(sorted(found, key=lambda n: n.number))
 
 
-def _properties(root: Root, path: str) -> dict[str, int]:
+def links_of(root: Root, node: int, kind: str) -> tuple[dict[str, int], ...]:
+    """Properties of a node's links, by number. `kind`: io_links, p2p_links."""
+    folder = f"{NODES}/{node}/{kind}"
+    return tuple(
+        properties_of(root, f"{folder}/{name}/properties")
+        for name in sorted(root.names(folder, _NUMBER), key=int)
+    )
+
+
+def properties_of(root: Root, path: str) -> dict[str, int]:
+    """`name number` lines of a properties file."""
     found = {}
     for line in root.lines(path):
         m = _PROPERTY.fullmatch(line.strip())

@@ -64,6 +64,7 @@ class Masks:
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key
         self._known: dict[tuple[str, str], str] = {}
+        self._numbers: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         """Values masked, by kind, each occurrence."""
 
@@ -74,7 +75,8 @@ class Masks:
         known = self._known.get((kind, value))
         if known is None:
             if self._key is None:
-                name = str(1 + sum(k == kind for k, _ in self._known))
+                self._numbers[kind] += 1
+                name = str(self._numbers[kind])
             else:
                 name = hmac.new(self._key, f"{kind}\0{value}".encode(), hashlib.sha256).hexdigest()[
                     :12
@@ -150,7 +152,7 @@ def _hostname(text: str, masks: Masks) -> str:
 def _version(text: str, masks: Masks) -> str:
     """`Linux version 6.1 (builder@machine) (gcc ...)`."""
     return re.sub(
-        r"([\w.+-]+)@([\w.-]+)",
+        r"(?<![\w.+-])([\w.+-]+)@([\w.-]+)",
         lambda m: f"{masks.of('user', m[1])}@{masks.of('host', m[2])}",
         text,
     )

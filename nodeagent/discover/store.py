@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 MAX_LINKS = 40
@@ -272,8 +271,3 @@ class TableStore:
         if path not in self._table and path not in self._tree():
             raise error(errno.ENOENT, path)
         return None
-
-
-def is_below(path: str) -> bool:
-    """Whether an archive member's path stays below the root."""
-    return not path.startswith("/") and ".." not in Path(path).parts

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-from nodeagent.discover.kfd import NODES, XGMI, read_kfd
+from nodeagent.discover.kfd import XGMI, links_of, read_kfd
 from nodeagent.discover.root import Root
 
 PCIE = 2
 """CRAT_IOLINK_TYPE_PCIEXPRESS. Source: drivers/gpu/drm/amd/amdkfd/kfd_crat.h."""
-_NUMBER = re.compile(r"\d{1,4}")
-_PROPERTY = re.compile(r"([a-z_0-9]+) +(\d+)")
 
 
 def kfd_facts(root: Root) -> dict[str, object]:
@@ -25,7 +21,7 @@ def kfd_facts(root: Root) -> dict[str, object]:
         links = [
             {"set": kind, "to": p.get("node_to"), "type": _type(p), "weight": p.get("weight")}
             for kind in ("io_links", "p2p_links")
-            for p in _links(root, node.number, kind)
+            for p in links_of(root, node.number, kind)
         ]
         if node.number in gpus:
             cpu = next(
@@ -47,15 +43,6 @@ def kfd_facts(root: Root) -> dict[str, object]:
             }
         )
     return {"kfd_nodes": facts, "gpu_to_cpu_node": home}
-
-
-def _links(root: Root, node: int, kind: str) -> list[dict[str, int]]:
-    found = []
-    for name in sorted(root.names(f"{NODES}/{node}/{kind}", _NUMBER), key=int):
-        lines = root.lines(f"{NODES}/{node}/{kind}/{name}/properties")
-        pairs = (_PROPERTY.fullmatch(line.strip()) for line in lines)
-        found.append({m[1]: int(m[2]) for m in pairs if m})
-    return found
 
 
 def _type(properties: dict[str, int]) -> str:

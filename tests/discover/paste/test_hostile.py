@@ -6,6 +6,7 @@ import pytest
 
 from nodeagent.discover.paste.part import Text
 from nodeagent.discover.paste.read import read_paste
+from nodeagent.discover.redact import Masks, redact
 
 N = 1_000_000
 
@@ -34,3 +35,18 @@ def test_numbers_that_only_look_like_digits_are_none() -> None:
     text = "CPU(s): \u00b2\nSocket(s): " + "1" * 5000 + "\nModel name: x\nThread(s) per core: 2\n"
     paste = read_paste([Text(name="lscpu.txt", text=text + "NUMA node0 CPU(s): 0-3\n")])
     assert paste.snapshot.topology.nodes[0].id == 0
+
+
+def test_masks_are_numbered_by_kind_and_many_cost_no_more_each() -> None:
+    masks = Masks()
+    assert masks.of("ip", "10.0.0.1") == "<ip-1>"
+    assert masks.of("mac", "a") == "<mac-1>"
+    assert [masks.of("ip", f"10.0.0.{i}") for i in (2, 1, 3)] == ["<ip-2>", "<ip-1>", "<ip-3>"]
+    for i in range(300_000):
+        masks.of("path", str(i))
+    assert masks.of("path", "new") == "<path-300001>"
+
+
+def test_a_version_that_never_ends_is_masked_in_one_go() -> None:
+    table = redact({"proc/version": b"a" * N + b" joe@build"}, Masks())
+    assert table["proc/version"] == b"a" * N + b" <user-1>@<host-1>"
