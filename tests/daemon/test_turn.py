@@ -304,6 +304,20 @@ def test_freeze_file_and_windows_stop_every_act_within_one_turn() -> None:
     assert daemon.kinds().count("freeze.on") == 2 or "freeze.on" in daemon.kinds()
 
 
+def test_the_sentence_counts_what_it_does_not_name() -> None:
+    idle = Daemon(World(), (), freeze_file="/run/x/freeze")
+    assert "; frozen: /run/x/freeze exists" in idle.turn().sentence
+    world = World()
+    names = ("a", "b", "c")
+    for pid, name in enumerate(names, 100):
+        world.start(pid, name)
+    daemon = Daemon(world, tuple(map(workload, names)), Consents())
+    sentence = daemon.turn().sentence
+    assert "left a and 2 more alone" in sentence
+    absent = Daemon(World(), tuple(map(workload, names)), Consents()).turn().sentence
+    assert "no process of a and 2 more runs" in absent
+
+
 def test_a_queue_of_older_facts_is_never_kept() -> None:
     """What one turn decided and nobody did is not in the next one's queue when it is undone."""
     world = World()

@@ -281,3 +281,24 @@ def test_a_record_whose_list_is_none_is_left_as_it_is(tmp_path: Path) -> None:
     assert [e.state for e in journal.entries] == ["open", "open"]
     assert "a record of another version" in journal.notes[0]
     journal.close()
+
+
+def test_what_was_inside_is_remembered_and_the_first_mask_stands(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    number = journal.next_id
+    journal.begin(record(number), Former(id=number, threads=[(7, 1, "0-3")], kept=[(8, 2, "1")]))
+    journal.more(Former(id=number, threads=[(7, 1, "1"), (9, 3, "0")]))
+    journal.close()
+    (entry,) = Journal(tmp_path).entries
+    assert {k: str(v) for k, v in entry.former.items()} == {(7, 1): "0-3", (9, 3): "0"}
+    assert {k: str(v) for k, v in entry.kept.items()} == {(8, 2): "1"}
+
+
+def test_an_empty_file_is_begun_like_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "undo.log").touch(mode=0o600)
+    journal = Journal(tmp_path)
+    assert b'"t":"journal"' in (tmp_path / "undo.log").read_bytes().splitlines()[0]
+    journal.close()
+    size = (tmp_path / "undo.log").stat().st_size
+    Journal(tmp_path).close()
+    assert (tmp_path / "undo.log").stat().st_size == size

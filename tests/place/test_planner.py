@@ -459,6 +459,36 @@ def test_isolated_cpus_only_when_wanted_and_first_then() -> None:
     )
 
 
+def test_one_isolated_cpu_needs_no_word_about_balancing() -> None:
+    topology = machine(cores=12, isolated="8-11")
+    (placed,) = plan(topology, (want("poll", 1, isolated=True),)).placed
+    assert str(placed.cpus) == "8" and "isolated CPUs, as wanted" in placed.reasons
+    assert not any("own threads" in r for r in placed.reasons)
+
+
+@pytest.mark.parametrize("near", ["gpu:0000:3b:00.0", "0000:3b:00.0", "3b:00.0", "gpu:0"])
+def test_a_device_is_found_by_number_and_by_address(near: str) -> None:
+    topology = machine(packages=2, cores=4, pci=[gpu("0000:3b:00.0", 1)])
+    (placed,) = plan(topology, (want("rank0", 2, near=near),)).placed
+    assert placed.node == 1
+
+
+@pytest.mark.parametrize("near", ["gpu:1", "gpu:x", "gpu:", "nic:0", "gpu:0000:3b:00.1"])
+def test_a_device_that_is_not_there_is_refused(near: str) -> None:
+    topology = machine(packages=2, cores=4, pci=[gpu("0000:3b:00.0", 1)])
+    (refused,) = plan(topology, (want("rank0", 2, near=near),)).refused
+    assert near in refused.reason
+
+
+def test_all_of_the_memory_may_be_wanted_and_no_byte_more() -> None:
+    topology = machine(cores=4)
+    whole = sum(n.memory_bytes or 0 for n in topology.nodes)
+    said = "and this machine has"
+    for memory, refused in ((whole, False), (whole + 1, True)):
+        answer = plan(topology, (want("x", 1, memory_bytes=memory),))
+        assert any(said in r.reason for r in answer.refused) is refused
+
+
 def test_refusal_names_device_node_and_figures() -> None:
     topology = machine(packages=2, cores=4, pci=[gpu("0000:3b:00.0", 1)])
     (refused,) = plan(topology, (want("rank0", 6, near="gpu:0"),)).refused
