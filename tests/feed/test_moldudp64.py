@@ -167,6 +167,31 @@ def test_two_wild_numbers_that_agree_are(file: pathlib.Path) -> None:
     assert counts.bad == ()
 
 
+@pytest.mark.parametrize(("ahead", "believed"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_how_far_ahead_one_packet_is_believed(
+    file: pathlib.Path, ahead: int, believed: bool
+) -> None:
+    memory, counts = decode(file, [(0, numbered(1)), (0, numbered(2 + ahead))])
+    assert refs(memory) == ([1, 2 + ahead] if believed else [1])
+    assert counts.gap_wire == (ahead if believed else 0)
+
+
+def test_so_many_packets_are_held_and_no_more(file: pathlib.Path) -> None:
+    """Line 1 lives and might bring number 2; line 0 runs ahead of it."""
+    started = [(0, numbered(1)), (1, numbered(1))]
+    ahead = [(0, numbered(3 + i)) for i in range(300)]
+    memory, counts = decode(file, [*started, *ahead, (1, numbered(2))])
+    assert refs(memory) == [1, *range(3, 303)]
+    assert gaps(memory) == [(2, 1)] and (counts.late, counts.duplicates) == (1, 1)
+    memory, counts = decode(file, [*started, *ahead[:255], (1, numbered(2))])
+    assert refs(memory) == list(range(1, 258)) and counts.gaps == 0
+
+
+def test_a_session_that_began_before_the_number_told_begins_there(file: pathlib.Path) -> None:
+    memory, counts = decode(file, [(0, numbered(1, 2)), (0, numbered(3))], first_seq=100)
+    assert refs(memory) == [1, 2, 3] and (counts.gaps, counts.duplicates) == (0, 0)
+
+
 def test_numbers_past_the_end_of_64_bits(file: pathlib.Path) -> None:
     wild = packet((1 << 64) - 2, [delete(1)] * 3)
     _, counts = decode(file, [(0, numbered(1)), (0, wild), (0, numbered(2))])
