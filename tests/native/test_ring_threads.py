@@ -39,8 +39,9 @@ def test_thread_sanitizer_would_complain_of_plain_payload(tmp_path: pathlib.Path
     flags += ["-fsanitize=thread", "-Wno-tsan", "-DNA_PLAIN_PAYLOAD"]
     subprocess.run(["gcc", *flags, *sources, "-o", program], check=True)
     halt = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
+    # A reader that dawdles 200 ms in mid-batch is lapped, however well the threads are scheduled.
     done = subprocess.run(
-        [program, "300000"], capture_output=True, text=True, check=False, env=halt
+        [program, "3000000", "200000"], capture_output=True, text=True, check=False, env=halt
     )
     assert done.returncode != 0
     assert "data race" in done.stderr

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One producer and two readers as threads over one mapping, ticks and frames, with laps: every record that validates is
  * whole, every number is read or counted as lost, positions and counts add up. Built plainly and with ThreadSanitizer
- * (docs/ring.md, "ThreadSanitizer"). usage: ring_threads [TICKS] */
+ * (docs/ring.md, "ThreadSanitizer"). usage: ring_threads [TICKS [DAWDLE_US]] */
 #include "ring_view.h"
 #include <pthread.h>
 #include <sched.h>
@@ -16,6 +16,7 @@
 
 static struct na_ring *ticks, *frames;
 static uint64_t total = 3000000;
+static unsigned dawdle_us = 1000;
 
 static struct na_ring *make(uint32_t kind, uint64_t capacity)
 {
@@ -97,7 +98,7 @@ static void *read_ticks(void *argument)
 			words[0] = 0;
 			memcpy(&got, words, sizeof(got));
 			if (dawdle && i == count / 2)
-				usleep(1000);
+				usleep(dawdle_us);
 			if (memcmp(&got, &want, sizeof(got)) != 0)
 				bad = i + 1;
 		}
@@ -145,6 +146,8 @@ int main(int argc, char **argv)
 	pthread_t threads[4];
 	if (argc > 1)
 		total = strtoull(argv[1], NULL, 10);
+	if (argc > 2)
+		dawdle_us = (unsigned)strtoul(argv[2], NULL, 10);
 	ticks = make(NA_RING_TICKS, 1 << 15);
 	frames = make(NA_RING_FRAMES, 1 << 21);
 	CHECK(!pthread_create(&threads[0], NULL, read_ticks, (void *)1000));
