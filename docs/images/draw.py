@@ -75,6 +75,7 @@ def last_view() -> View:
         config=PROJECT / "examples" / "standalone.toml",
         examples=PROJECT / "examples",
         live=True,
+        period_s=2.0,
     )
     try:
         Job(options=options, work=Workplace.default(), show=keep).run()

@@ -114,9 +114,9 @@ def findings(
 
 
 def placements(
-    held: Iterable[Held], refused: Iterable[str], *, wide: bool = True
+    held: Iterable[Held], refused: Iterable[str], notes: Iterable[str] = (), *, wide: bool = True
 ) -> RenderableType:
-    """Where each workload belongs, where it is, and whether it stays there."""
+    """Where each workload belongs, where it is, whether it stays there, and what the plan notes."""
     columns = [
         ("workload", False),
         ("kind", False),
@@ -147,7 +147,11 @@ def placements(
             state,
         ]
         table.add_row(*(c for i, c in enumerate(cells) if wide or i != 1))
-    return Group(table, *(Text(f"refused  {sentence}", style="yellow") for sentence in refused))
+    return Group(
+        table,
+        *(Text(f"refused  {sentence}", style="yellow") for sentence in refused),
+        *(Text(note, style="dim") for note in notes),
+    )
 
 
 def ages(reader: ReaderStatus) -> tuple[str, str, str]:
@@ -306,7 +310,9 @@ def render(view: View, size: tuple[int, int] = (WIDE, 1000)) -> RenderableType:
     if status is None or not status.findings:
         return picture(Group(top, footer(view), *notes))
     refused = [f"{r.workload}: {r.reason}" for r in status.placement.refused]
-    pinned = placements(status.held, refused, wide=wide)
+    # Why PUs are shared, where there is room to say so.
+    remarks = status.placement.notes if framed else ()
+    pinned = placements(status.held, refused, remarks, wide=wide)
     fed = feed(status.feeds, status.rings, view.rate_per_s, wide=wide)
     bottom: list[RenderableType] = [footer(view), *notes]
     left = lines - 2 * framed - sum(map(height, [top, pinned, fed, *bottom]))

@@ -54,6 +54,7 @@ def status(*, probe: ProbeStatus | None = None) -> NodeStatus:
                 Refused(workload="llm", reason="node 1 has 2 PUs free, 8 wanted", would_fit_if=""),
             ),
             housekeeping=CpuSet.of([0]),
+            notes=("this machine has 2 PUs: vwap and vector share pool 'shared' (1)",),
         ),
         held=(
             Held(
@@ -163,6 +164,7 @@ def test_every_part_is_on_the_screen() -> None:
         "recall 0.970",
         "0.31 % of a CPU   71 MiB",
         "node 1 has 2 PUs free, 8 wanted",
+        "this machine has 2 PUs: vwap and vector share pool 'shared' (1)",
     ):
         assert words in text, words
     assert max(map(len, text.splitlines())) <= 100
