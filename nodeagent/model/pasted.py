@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one run of a tool said, where that is no kernel file; each kind is a subclass with
+    typed fields. `source` names the pasted file, for evidence."""
+
+    source: str
+
+
+_R = TypeVar("_R", bound=Report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +33,9 @@ class Pasted:
     """Why a text cannot be judged at all."""
     unrecognised: tuple[str, ...] = ()
     """Files that no reader knows."""
+    reports: tuple[Report, ...] = ()
+    """What tools said, in the order of the input; a check takes its own kind with `of`."""
+
+    def of(self, kind: type[_R]) -> tuple[_R, ...]:
+        """The reports of one kind."""
+        return tuple(r for r in self.reports if isinstance(r, kind))

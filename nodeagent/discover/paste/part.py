@@ -10,6 +10,7 @@ from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
+from nodeagent.model.pasted import Report
 from nodeagent.model.pci import PciFunction
 from nodeagent.model.topology import PeerLink
 
@@ -40,6 +41,8 @@ class Part:
     functions: tuple[PciFunction, ...] = ()
     links: Mapping[frozenset[str], tuple[PeerLink, ...]] = field(default_factory=dict)
     events: tuple[KernelEvent, ...] | None = None
+    reports: tuple[Report, ...] = ()
+    """What tools said that no kernel file holds."""
     repairs: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
     """Sentences about what has two readings, and was therefore left open."""

@@ -74,6 +74,7 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
         conflicts=tuple(conflicts),
         refused=_said(parts, lambda p: (p.refused,) if p.refused else ()),
         unrecognised=tuple(unrecognised),
+        reports=tuple(r for _, p in parts for r in p.reports),
     )
     snapshot = dataclasses.replace(
         base, topology=topology, matrix=matrix, events=events, pasted=pasted
