@@ -17,8 +17,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from row import Row, quantile
+from veth import INTERFACE, NoWireError, inside, veth
 
 from nodeagent.feed import synth
 from nodeagent.feed.registry import Registry
@@ -211,21 +213,41 @@ def receive_rows(quick: bool, day: pathlib.Path) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def ours_wire_to_ring(day: pathlib.Path, packets: int, rate: int) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """What each receiver is sent: so many packets of one message, over that veth pair."""
+
+    day: pathlib.Path
+    packets: int
+    rate: int
+    """Packets a second."""
+    sender: int
+    receiver: int
+    """Network namespaces."""
+
+    def send(self, line: Line) -> Replayer:
+        """A replayer at the other end."""
+        plan = Plan(
+            file=str(self.day), lines=(line,), rate=self.rate, count=self.packets, loops=0,
+            per_packet=1,
+        )  # fmt: skip
+        with inside(self.sender):
+            return Replayer(plan)
+
+
+def ours_wire_to_ring(wire: Wire) -> float:
     """Median ns from the kernel's stamp to the published tick, one message a packet."""
     stats = StatsPage.create("bench-wire", "socket")
     with (
+        inside(wire.receiver),
         Producer("bench-wire", capacity=1 << 16) as ring,
         Feed(
-            lines=[Line(group=GROUP, port=0, interface="lo")], ticks=ring, stats=stats.pointer
+            lines=[Line(group=GROUP, port=0, interface=INTERFACE)], ticks=ring, stats=stats.pointer
         ) as feed,
     ):
         thread = threading.Thread(target=feed.run)
         thread.start()
-        plan = Plan(
-            file=str(day), lines=feed.lines, rate=rate, count=packets, loops=0, per_packet=1
-        )
-        Replayer(plan).wait(120)
+        wire.send(feed.lines[0]).wait(120)
         time.sleep(0.1)
         feed.stop()
         thread.join()
@@ -245,22 +267,22 @@ def median_of_counts(counts: list[int]) -> float:
     return 0.0
 
 
-def python_wire(day: pathlib.Path, packets: int, rate: int) -> float:
+def python_wire(wire: Wire) -> float:
     """The same for Python: recvmsg and struct."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with inside(wire.receiver), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
         # Not settimeout: that makes each receive two system calls.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 3, 0))
         sock.bind((GROUP, 0))
-        join = socket.inet_aton(GROUP) + struct.pack("=4si", bytes(4), 1)
+        index = socket.if_nametoindex(INTERFACE)
+        join = socket.inet_aton(GROUP) + struct.pack("=4si", bytes(4), index)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, join)
-        line = Line(group=GROUP, port=sock.getsockname()[1], interface="lo")
-        plan = Plan(file=str(day), lines=(line,), rate=rate, count=packets, loops=0, per_packet=1)
-        replayer = Replayer(plan)
+        line = Line(group=GROUP, port=sock.getsockname()[1], interface=INTERFACE)
+        replayer = wire.send(line)
         waited: list[int] = []
         with contextlib.suppress(BlockingIOError):
-            for _ in range(packets):
+            for _ in range(wire.packets):
                 data, control, _, _ = sock.recvmsg(2048, 64)
                 struct.unpack_from(">HHHI", data, 23)
                 now = time.clock_gettime_ns(time.CLOCK_REALTIME)
@@ -270,42 +292,52 @@ def python_wire(day: pathlib.Path, packets: int, rate: int) -> float:
     return float(quantile(waited, 0.5))
 
 
-def c_wire(day: pathlib.Path, packets: int, rate: int, program: pathlib.Path) -> float:
+def c_wire(wire: Wire, program: pathlib.Path) -> float:
     """The same for plain recvmsg in C."""
-    process = subprocess.Popen(
-        [program, GROUP, "0", str(packets)], stdout=subprocess.PIPE, text=True
-    )
+    with inside(wire.receiver):
+        process = subprocess.Popen(
+            [program, GROUP, "0", str(wire.packets), INTERFACE], stdout=subprocess.PIPE, text=True
+        )
     assert process.stdout is not None
-    line = Line(group=GROUP, port=int(process.stdout.readline()), interface="lo")
-    plan = Plan(file=str(day), lines=(line,), rate=rate, count=packets, loops=0, per_packet=1)
-    Replayer(plan).wait(120)
+    line = Line(group=GROUP, port=int(process.stdout.readline()), interface=INTERFACE)
+    wire.send(line).wait(120)
     return float(process.communicate()[0])
 
 
 def wire_rows(quick: bool, day: pathlib.Path, tmp: pathlib.Path) -> Iterator[Row]:
-    """Wire to ring over loopback, beside Python and C that only receive."""
+    """Wire to ring over a veth pair, beside Python and C that only receive."""
     packets, rate, runs = (2000, 2000, 3) if quick else (6000, 2000, 5)
     compiler, program = shutil.which("cc"), tmp / "peer_recv"
     if compiler:
         source = pathlib.Path(__file__).with_name("peer_recv.c")
         subprocess.run([compiler, "-O2", "-o", program, source], check=True)
     ours, python, plain = [], [], []
-    for _ in range(runs):
-        ours.append(ours_wire_to_ring(day, packets, rate))
-        python.append(python_wire(day, packets, rate))
-        if compiler:
-            plain.append(c_wire(day, packets, rate, program))
-    what = f"loopback, {rate} packets/s, kernel stamp to published tick"
+    missing = ""
+    try:
+        with veth() as (sender, receiver):
+            wire = Wire(day=day, packets=packets, rate=rate, sender=sender, receiver=receiver)
+            for _ in range(runs):
+                ours.append(ours_wire_to_ring(wire))
+                python.append(python_wire(wire))
+                if compiler:
+                    plain.append(c_wire(wire, program))
+    except NoWireError as error:
+        missing = f"not measured: {error}"
+    what = missing or f"veth pair, {rate} packets/s, kernel stamp to published tick"
     yield Row(
-        name="feed.wire_to_ring_p50_vs_python", value=statistics.median(ours), unit="ns",
-        target="<= 0.7x", peer="Python recvmsg", peer_value=statistics.median(python), note=what,
+        name="feed.wire_to_ring_p50_vs_python", value=median(ours), unit="ns",
+        target="<= 0.7x", peer="Python recvmsg", peer_value=median(python), note=what,
     )  # fmt: skip
     yield Row(
-        name="feed.wire_to_ring_p50_vs_c", value=statistics.median(ours), unit="ns",
-        target="<= 1.2x", peer="C recvmsg, no decode",
-        peer_value=statistics.median(plain) if plain else None,
-        note=what if plain else "no C compiler for the peer",
+        name="feed.wire_to_ring_p50_vs_c", value=median(ours), unit="ns",
+        target="<= 1.2x", peer="C recvmsg, no decode", peer_value=median(plain),
+        note=what if compiler or missing else "no C compiler for the peer",
     )  # fmt: skip
+
+
+def median(values: list[float]) -> float | None:
+    """The median; None of nothing."""
+    return statistics.median(values) if values else None
 
 
 def holds_rows(quick: bool, day: pathlib.Path, tmp: pathlib.Path) -> Iterator[Row]:

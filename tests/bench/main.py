@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE))
 
 from row import Row  # noqa: E402
 
-FRAME = {"main.py", "row.py", "__init__.py"}
+FRAME = {"main.py", "row.py", "veth.py", "__init__.py"}
 
 
 def machine() -> dict[str, object]:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The plain C receiver that the feeder is compared with: recvmsg(2), one packet a call, a two-message decode
- * left out. usage: peer_recv GROUP PORT PACKETS ; prints the median of (after recvmsg - kernel stamp), ns. */
+ * left out. usage: peer_recv GROUP PORT PACKETS INTERFACE ;
+ * prints the median of (after recvmsg - kernel stamp), ns. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -22,9 +23,9 @@ int main(int argc, char **argv)
 {
 	int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
 	struct sockaddr_in a = {.sin_family = AF_INET};
-	struct ip_mreqn m = {.imr_ifindex = (int)if_nametoindex("lo")};
+	struct ip_mreqn m = {.imr_ifindex = (int)if_nametoindex(argc == 5 ? argv[4] : "")};
 
-	if (argc != 4)
+	if (argc != 5)
 		return 64;
 	long packets = atol(argv[3]);
 	int64_t *waited = calloc((size_t)packets, sizeof(*waited));

@@ -193,8 +193,23 @@ def offline(s: Snapshot, gone: str) -> Snapshot:
     return topo(s, online=s.topology.online - cpus(gone))
 
 
-def pasted(**fields: tuple[str, ...]) -> Snapshot:
-    return dataclasses.replace(H, pasted=Pasted(**fields))
+def pasted(
+    kinds: tuple[str, ...] = (),
+    repairs: tuple[str, ...] = (),
+    unclear: tuple[str, ...] = (),
+    conflicts: tuple[str, ...] = (),
+    refused: tuple[str, ...] = (),
+    unrecognised: tuple[str, ...] = (),
+) -> Snapshot:
+    said = Pasted(
+        kinds=kinds,
+        repairs=repairs,
+        unclear=unclear,
+        conflicts=conflicts,
+        refused=refused,
+        unrecognised=unrecognised,
+    )
+    return dataclasses.replace(H, pasted=said)
 
 
 V = Verdict
