@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Iterator
 
 from nodeagent.check import (
+    baseline,
     cgroup,
     contradiction,
     cpu,
@@ -28,6 +29,7 @@ from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.snapshot import Snapshot
 
 CHECKS: tuple[Check, ...] = (
+    baseline.holds,
     isolation.syntax,
     isolation.unknown_parameters,
     isolation.in_force,

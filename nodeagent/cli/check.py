@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from nodeagent.cli.main import Invocation
+
+if TYPE_CHECKING:
+    from nodeagent.model.baseline import Baseline
 
 FAIL_ON = click.option(
     "--fail-on",
@@ -26,6 +31,19 @@ def exit_code(verdict: str, fail_on: str) -> int:
     return 0 if verdict == "WARN" and fail_on == "fail" else EXIT_CODE[Verdict(verdict)]
 
 
+def _baseline(file: str | None) -> Baseline | None:
+    """The baseline that was asked for, else this machine's own, if there is one."""
+    from nodeagent.cli.baseline import find_baseline
+    from nodeagent.errors import ConfigError
+
+    found = find_baseline(file)
+    if found is None and file is not None:
+        raise ConfigError(
+            f"{file}: there is no baseline", f"nodeagentctl baseline accept --file {file}"
+        )
+    return found
+
+
 @click.command(
     epilog="\b\nExamples:  nodeagentctl topology check\n"
     "           nodeagentctl --host machine.tar.xz topology check --all\n"
@@ -33,6 +51,11 @@ def exit_code(verdict: str, fail_on: str) -> int:
     "\b\nExit codes: 0 OK, 1 WARN, 2 FAIL, 3 UNKNOWN"
 )
 @POLICY
+@click.option(
+    "--baseline",
+    metavar="FILE",
+    help="What the machine should have (baseline accept).  [default: this machine's]",
+)
 @ALL
 @FAIL_ON
 @click.option("--policy-example", is_flag=True, help="Print a complete policy file and exit.")
@@ -40,6 +63,7 @@ def exit_code(verdict: str, fail_on: str) -> int:
 def check(
     invocation: Invocation,
     policy: str | None,
+    baseline: str | None,
     everything: bool,
     fail_on: str,
     policy_example: bool,
@@ -48,6 +72,7 @@ def check(
 
     Works without root; what it could not see is UNKNOWN and names the file or the right.
     """
+    import dataclasses
     import time
 
     if policy_example:
@@ -65,7 +90,10 @@ def check(
     from nodeagent.model.finding import worst
 
     rules = read_policy(policy)
-    findings = judge(read_host(invocation), rules, time.time_ns())
+    snapshot = read_host(invocation)
+    if baseline is not None or invocation.host is None:
+        snapshot = dataclasses.replace(snapshot, baseline=_baseline(baseline))
+    findings = judge(snapshot, rules, time.time_ns())
     if invocation.output == "table":
         print_findings(findings, everything=everything)
     else:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("nodeagent.cli.explain:explain", "What a check means, and how to mend it."),
     "capture": ("nodeagent.cli.capture:capture", "The machine as one redacted text file."),
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
+    "baseline": ("nodeagent.cli.baseline:baseline", "What this machine should have."),
     "place": ("nodeagent.cli.place:place", "Where workloads belong: plan, apply, status, release."),
     "undo": ("nodeagent.cli.place:undo", "Put back every change nodeagent made to this host."),
     "exec": ("nodeagent.cli.exec:exec_command", "Start a program on its CPUs and memory nodes."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nodeagent.model.baseline import Baseline
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
@@ -143,6 +144,8 @@ class Snapshot:
     """A pasted topology matrix; None on a machine that was read."""
     events: tuple[KernelEvent, ...] | None = None
     """What the kernel log said; None: no log was read."""
+    baseline: Baseline | None = None
+    """What was accepted for this machine; None: nothing was."""
 
     def arg(self, name: str) -> str | None:
         """Value of the last boot argument of that name ("" for a flag), None when absent.

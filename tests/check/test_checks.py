@@ -28,6 +28,7 @@ from nodeagent.model.topology import (
     Relation,
     Topology,
 )
+from tests.check import cases_machine
 from tests.check.machines import (
     CPU,
     GIB,
@@ -712,6 +713,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("all", H, V.OK),
             ("not seen", unreadable(H, "sys/anything"), V.UNKNOWN),
         ],
+        **cases_machine.CASES,
     }.items()
     for name, machine, verdict in rows
 ]  # fmt: skip
@@ -745,6 +747,9 @@ def test_each_check_is_tried_on_every_side() -> None:
     only_tell = {"isolation.no-balancing", "numa.memory-only", "numa.subnodes",
                      "pcie.virtual-tree"}  # fmt: skip
     always_apply = {"reading.complete", "cpu.offline"}
+    always_see |= cases_machine.ALWAYS_SEE
+    only_tell |= cases_machine.ONLY_TELL
+    always_apply |= cases_machine.ALWAYS_APPLY
     for check_id in BY_ID:
         tried = {v for c, _, _, v in CASES if c == check_id}
         assert tried & {V.WARN, V.FAIL, V.INFO, V.UNKNOWN}, check_id

@@ -1,0 +1,27 @@
+"""What a machine should have: its shape at the time when somebody said that it is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trait:
+    """One thing that stays as it is on a machine that is whole: the width of a link, the memory of
+    a node. Numbers in the base unit (bytes, lanes, GT/s, pieces); text where more is no better."""
+
+    subject: str
+    """What has it: `gpu 0000:3b:00.0`, `node 0`, `machine`."""
+    what: str
+    value: int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """An accepted shape. `accepted` is a time of day as text (ISO 8601, UTC)."""
+
+    accepted: str
+    traits: tuple[Trait, ...]
+    hostname: str | None = None
+    source: str = ""
+    """The file it was read from, for evidence."""
