@@ -15,7 +15,7 @@ def open_root(host: str | None, *, keep: bool = False) -> Root:
     """The door to that machine's files. Raises UsageError, ReadError."""
     from nodeagent.discover.root import Root
 
-    return Root.live(keep=keep) if host is None else Root.open(host, keep=keep)
+    return Root.guarded(keep=keep) if host is None else Root.open(host, keep=keep)
 
 
 def read_host(invocation: Invocation, *, nvml: bool = True) -> Snapshot:

@@ -3,7 +3,8 @@
 A device that is dying can hold whoever reads its files in the kernel for minutes. So the turn never
 reads /sys: a child does, at its own slow rate. A child that hangs is never killed (that would wait
 for the same device) and never doubled: the turn goes on with the snapshot it has and says so. One
-whose NVML child hangs has delivered all the rest; the next one then leaves NVML alone.
+whose own child hangs, in NVML or in a device's file, has delivered all the rest; the next one then
+leaves the devices alone.
 """
 
 from __future__ import annotations
@@ -57,8 +58,11 @@ class MachineReader:
             return False
         command = list(self._command)
         if self._lingering is not None and self._lingering.poll() is None:
-            command += ["--no-gpus", f"the NVML child of an earlier reading (pid "
-                        f"{self._lingering.pid}) has not ended: the driver hangs"]  # fmt: skip
+            command += [
+                "--no-devices",
+                f"the device child of an earlier reading (pid {self._lingering.pid}) has not "
+                "ended: a device or driver hangs",
+            ]
         else:
             self._lingering = None
         loop = asyncio.get_running_loop()

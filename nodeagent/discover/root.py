@@ -50,12 +50,29 @@ class Root:
 
     @classmethod
     def live(cls, *, keep: bool = False) -> Root:
-        """This machine."""
+        """This machine; for who reads no file that asks a device (processes)."""
         return cls(DirStore("/", inside=False), live=True, label="this machine", keep=keep)
 
     @classmethod
+    def guarded(cls, *, keep: bool = False, path: str = "/", refuse: str | None = None) -> Root:
+        """This machine; files that ask a device are read by a child, with deadlines.
+
+        `refuse`: why that child is not to be asked (an earlier one hangs). `path`: where this
+        machine's tree is mounted.
+        """
+        from nodeagent.discover.guarded import GuardedStore
+
+        store = GuardedStore(path, live=True, refuse=refuse)
+        return cls(store, live=True, label="this machine", keep=keep)
+
+    @classmethod
     def open(cls, path: str, *, keep: bool = False) -> Root:
-        """A recorded machine. Raises UsageError (exit 64) when there is none at `path`."""
+        """A recorded machine. Raises UsageError (exit 64) when there is none at `path`, ReadError
+        when it cannot be read."""
+        from nodeagent.discover.guarded import GuardedStore, behind, touch
+
+        if behind(path):
+            touch(path)
         if not os.path.lexists(path):
             raise UsageError(
                 f"--host {path}: there is no such file or directory, expected a recorded machine",
@@ -63,8 +80,8 @@ class Root:
             )
         store: Store
         if os.path.isdir(path):
-            store = DirStore(path, inside=True)
-            if not any(os.path.isdir(os.path.join(path, top)) for top in ("sys", "proc")):
+            store = GuardedStore(path, live=False)
+            if not {"sys", "proc"}.intersection(store.names("")):
                 store.close()
                 raise UsageError(
                     f"--host {path}: this directory holds neither sys/ nor proc/",
@@ -75,6 +92,11 @@ class Root:
 
             store = open_archive(path)
         return cls(store, live=False, label=path, keep=keep)
+
+    @property
+    def child(self) -> int | None:
+        """Pid of the child that reads what may hang, while it runs."""
+        return self._store.pid if isinstance(self._store, DirStore) else None
 
     def close(self) -> None:
         """Gives back the directory."""

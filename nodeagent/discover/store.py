@@ -59,6 +59,11 @@ class DirStore:
         self._inside = inside
         self._known: dict[str, str] = {"": ""}
 
+    @property
+    def pid(self) -> int | None:
+        """Pid of a child that reads for it; none here."""
+        return None
+
     def close(self) -> None:
         """Closes the directory."""
         if self._fd >= 0:
@@ -72,13 +77,16 @@ class DirStore:
             folder, _, leaf = path.rpartition("/")
             known = self._known.get(folder)
             path = f"{self.resolve(folder) if known is None else known}/{leaf}"
-            mode = os.lstat(path, dir_fd=self._fd).st_mode
+            mode = self._mode(path)
             if stat.S_ISLNK(mode):
                 path = self.resolve(path)
-                mode = os.lstat(path, dir_fd=self._fd).st_mode
+                mode = self._mode(path)
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
             flags |= os.O_NOFOLLOW
+        return self._read(path, limit, head, flags)
+
+    def _read(self, path: str, limit: int, head: bool, flags: int) -> bytes:
         fd = os.open(path, flags, dir_fd=self._fd)
         try:
             if not self._inside and not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -102,16 +110,18 @@ class DirStore:
         """See Store."""
         if self._inside:
             path = self.resolve(path)
+        return self._list(path)[:MAX_NAMES]
+
+    def _list(self, path: str) -> list[str]:
         fd = os.open(
             path or ".",
             os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC,
             dir_fd=self._fd,
         )
         try:
-            found = os.listdir(fd)
+            return os.listdir(fd)
         finally:
             os.close(fd)
-        return found[:MAX_NAMES]
 
     def resolve(self, path: str) -> str:
         """See Store."""
@@ -126,11 +136,16 @@ class DirStore:
         if self._inside:
             head, _, leaf = path.rpartition("/")
             path = f"{self.resolve(head)}/{leaf}"
-        return os.readlink(path, dir_fd=self._fd)
+        return self._link_text(path)
 
     def _link(self, path: str) -> str | None:
-        mode = os.lstat(path, dir_fd=self._fd).st_mode
-        return os.readlink(path, dir_fd=self._fd) if stat.S_ISLNK(mode) else None
+        return self._link_text(path) if stat.S_ISLNK(self._mode(path)) else None
+
+    def _mode(self, path: str) -> int:
+        return os.lstat(path, dir_fd=self._fd).st_mode
+
+    def _link_text(self, path: str) -> str:
+        return os.readlink(path, dir_fd=self._fd)
 
 
 class _LinkOf(Protocol):

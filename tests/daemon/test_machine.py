@@ -45,7 +45,7 @@ def test_a_reading_of_this_machine() -> None:
 def test_without_gpus_it_says_why() -> None:
     async def run() -> None:
         done = asyncio.Event()
-        reader = MachineReader(done.set, (*COMMAND, "--no-gpus", "the driver hangs"))
+        reader = MachineReader(done.set, (*COMMAND, "--no-devices", "the driver hangs"))
         snapshot = await read_once(reader, done)
         assert snapshot is not None
         assert snapshot.nvml.reason == "the driver hangs" and not snapshot.nvml.available
@@ -111,7 +111,7 @@ def test_a_child_that_delivered_and_stays_keeps_the_next_one_off_the_gpus(
             await read_once(reader, done)
             lines = (tmp_path / "log").read_text().splitlines()
             assert lines[0] == "[]"
-            assert "--no-gpus" in lines[1] and f"pid {first}" in lines[1]
+            assert "--no-devices" in lines[1] and f"pid {first}" in lines[1]
         finally:
             os.kill(first, signal.SIGKILL)
             os.waitpid(first, 0)
