@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from nodeagent.discover.derived import interrupt_errors
 from nodeagent.discover.pci import DEVICES, normal_bdf
 from nodeagent.discover.root import Root, is_number
 from nodeagent.model.cpuset import CpuSet
@@ -22,29 +23,48 @@ _FLOW = re.compile(r"(?i)(\S+-)?(edge|level|fasteoi|none|simple|percpu)")
 _PCI = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
-def read_irqs(root: Root, functions: tuple[PciFunction, ...]) -> tuple[Irq, ...]:
-    """Numbered lines of /proc/interrupts with their affinity; ascending."""
+DEBUG = "sys/kernel/debug/irq/irqs"
+MANAGED = "IRQD_AFFINITY_MANAGED"
+_MANAGED_NAMES = re.compile(
+    # Drivers that ask for PCI_IRQ_AFFINITY (or virtio's find_vqs with an affinity), by the names
+    # they give their queues; nvmeNq0 is the admin queue, which stays out of it.
+    r"nvme\d+q[1-9]\d*|virtio\d+-(req\.\d+|request(\.\d+|s)?)|megasas\d+-msix\d+|mp[ti]3sas\d+.*|"
+    r"smartpqi|hpsa\d*-msix\d+|lpfc.*|qla2xxx.*|pvscsi|hisi_sas_v3_hw cq.*"
+)
+
+
+def read_irqs(root: Root, functions: tuple[PciFunction, ...]) -> tuple[tuple[Irq, ...], str | None]:
+    """Numbered lines of /proc/interrupts with their affinity, ascending; and the rows that count
+    errors, `NAME: SUM` a line."""
     owners = _owners(root, functions)
     lines = root.lines(INTERRUPTS, MAX_BYTES, expected=True)
     if not lines:
-        return ()
+        return (), None
     columns = [w[3:] for w in lines[0].split()]
     if not columns or not all(map(is_number, columns)):
         root.fail(INTERRUPTS, f"{lines[0][:40]!r}, expected a header of CPUs")
-        return ()
+        return (), None
     cpus = [int(c) for c in columns]
     there = frozenset(root.names("proc/irq", _NUMBER))
+    # Only root, and only where debugfs is mounted: the name of the queue tells as well.
+    debug = frozenset(root.names(DEBUG, _NUMBER, quiet=True))
     found = []
     for line in lines[1 : MAX_IRQS + 1]:
         label, _, rest = line.partition(":")
         label = label.strip()
         if is_number(label):
-            found.append(_irq(root, int(label), rest, cpus, owners, label in there))
-    return tuple(sorted(found, key=lambda i: i.number))
+            found.append(_irq(root, int(label), rest, cpus, owners, label in there, label in debug))
+    return tuple(sorted(found, key=lambda i: i.number)), interrupt_errors(lines)
 
 
 def _irq(
-    root: Root, number: int, rest: str, cpus: list[int], owners: dict[int, str], there: bool
+    root: Root,
+    number: int,
+    rest: str,
+    cpus: list[int],
+    owners: dict[int, str],
+    there: bool,
+    debug: bool,
 ) -> Irq:
     words = rest.split()
     counts = tuple(
@@ -68,6 +88,7 @@ def _irq(
         affinity = root.cpus(f"{at}/smp_affinity_list")
         effective = root.cpus(f"{at}/effective_affinity_list")
         node = root.number(f"{at}/node")
+    managed, managed_by = _managed(root, number, name, debug)
     return Irq(
         number=number,
         name=name,
@@ -76,7 +97,32 @@ def _irq(
         node=None if node is None or node < 0 else node,
         counts=counts,
         bdf=bdf,
+        managed=managed,
+        managed_by=managed_by,
+        unhandled=_unhandled(root, f"proc/irq/{number}/spurious") if there and counts else None,
     )
+
+
+def _managed(root: Root, number: int, name: str, debug: bool) -> tuple[bool | None, str]:
+    """Whether the kernel keeps this line's affinity to itself, and what tells so."""
+    text = root.text(f"{DEBUG}/{number}") if debug else None
+    if text is not None and "dstate" in text:
+        return MANAGED in text, f"{DEBUG}/{number}"
+    if any(_MANAGED_NAMES.fullmatch(n.strip()) for n in name.split(",")):
+        return True, "name"
+    return None, ""
+
+
+def _unhandled(root: Root, path: str) -> int | None:
+    """Times that no handler knew the interrupt for its own, of the last 100,000.
+
+    Source: kernel/irq/proc.c irq_spurious_proc_show(), kernel/irq/spurious.c note_interrupt().
+    """
+    for line in root.lines(path, 4096):
+        words = line.split()
+        if len(words) == 2 and words[0] == "unhandled" and is_number(words[1]):
+            return int(words[1])
+    return None
 
 
 def _owners(root: Root, functions: tuple[PciFunction, ...]) -> dict[int, str]:

@@ -88,3 +88,17 @@ def vram_bytes(root: Root, function: PciFunction) -> int | None:
     if function.vendor != AMD or function.driver != "amdgpu":
         return None
     return root.number(f"{DEVICES}/{function.bdf}/mem_info_vram_total")
+
+
+def read_texts(root: Root, functions: tuple[PciFunction, ...]) -> dict[str, str]:
+    """Path -> text of how amdgpu's functions are divided: compute and memory partitions."""
+    found: dict[str, str] = {}
+    for function in functions:
+        if function.vendor != AMD or function.driver != "amdgpu":
+            continue
+        for name in ("current_compute_partition", "current_memory_partition", "product_name"):
+            path = f"{DEVICES}/{function.bdf}/{name}"
+            text = root.text(path, 256, quiet=True)
+            if text is not None:
+                found[path] = text
+    return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from nodeagent.discover import xdp
 from nodeagent.discover.pci import normal_bdf
 from nodeagent.discover.root import Root
 from nodeagent.model.snapshot import NicFacts
@@ -14,12 +15,24 @@ from nodeagent.model.snapshot import NicFacts
 NET = "sys/class/net"
 MAX_INTERFACES = 512
 """A node full of containers has thousands of veth ends; hardware comes first."""
+MAX_QUEUES = 128
+"""Queues of one interface whose masks are read."""
 _QUEUE = re.compile(r"[rt]x-\d{1,5}")
+_PTP = re.compile(r"ptp(\d{1,4})")
+_SETTINGS = (
+    *("carrier", "carrier_changes", "tx_queue_len", "threaded", "gro_flush_timeout"),
+    *("napi_defer_hard_irqs", "device/numa_node"),
+)
+_COUNTERS = (
+    *("rx_packets", "rx_errors", "rx_dropped", "rx_missed_errors", "rx_fifo_errors"),
+    *("rx_over_errors", "rx_crc_errors", "rx_nohandler", "tx_errors", "tx_dropped"),
+)
 
 
 def read_nics(root: Root) -> tuple[NicFacts, ...]:
     """Interfaces on PCI functions first, then virtual ones, each by name."""
     default = _default_routes(root)
+    features = xdp.parse(_xdp(root))
     placed = []
     for name in root.names(NET):
         at = root.resolve(f"{NET}/{name}")
@@ -29,9 +42,42 @@ def read_nics(root: Root) -> tuple[NicFacts, ...]:
     if len(placed) > MAX_INTERFACES:
         root.fail(NET, f"{len(placed)} interfaces, the first {MAX_INTERFACES} were read")
     return tuple(
-        _facts(root, name, at, bdf or None, name in default)
+        _facts(root, name, at, bdf or None, name in default, features.get(name))
         for bdf, name, at in placed[:MAX_INTERFACES]
     )
+
+
+def read_texts(root: Root, nics: tuple[NicFacts, ...]) -> dict[str, str]:
+    """Path -> text of settings and counters of interfaces on PCI functions, below sys/class/net:
+    which CPUs each queue is steered to (RPS, XPS), and what was lost where."""
+    found: dict[str, str] = {}
+    for nic in nics:
+        if nic.bdf is None:
+            continue
+        at = f"{NET}/{nic.name}"
+        paths = [f"{at}/{name}" for name in _SETTINGS]
+        paths += [f"{at}/statistics/{name}" for name in _COUNTERS]
+        queues = root.names(f"{at}/queues", _QUEUE)
+        for queue in sorted(queues, key=lambda q: (q[:2], int(q[3:])))[: 2 * MAX_QUEUES]:
+            if queue[0] == "r":
+                paths += [f"{at}/queues/{queue}/rps_cpus", f"{at}/queues/{queue}/rps_flow_cnt"]
+            else:
+                # EINVAL, ENOENT: a NIC with one queue has nothing to steer.
+                paths.append(f"{at}/queues/{queue}/xps_cpus")
+        for path in paths:
+            text = root.text(path, 4096, quiet=True)
+            if text is not None:
+                found[path] = text
+    return found
+
+
+def _xdp(root: Root) -> str | None:
+    if not root.is_live:
+        return root.text(xdp.KEY)
+    text = xdp.read_live()
+    if text is not None:
+        root.note(xdp.KEY, text)
+    return text
 
 
 def bdf_in(path: str) -> str | None:
@@ -40,14 +86,25 @@ def bdf_in(path: str) -> str | None:
     return found[-1] if found else None
 
 
-def _facts(root: Root, name: str, at: str, bdf: str | None, default: bool) -> NicFacts:
+def _facts(
+    root: Root,
+    name: str,
+    at: str,
+    bdf: str | None,
+    default: bool,
+    features: tuple[str, ...] | None,
+) -> NicFacts:
     queues = root.names(f"{at}/queues", _QUEUE)
     speed = root.number(f"{at}/speed", quiet=True)
-    rdma = None
+    rdma = driver = clock = None
     if bdf is not None:
         function = at[: at.rindex(f"/{bdf}") + len(bdf) + 1] if f"/{bdf}" in at else at
         devices = root.names(f"{function}/infiniband")
         rdma = devices[0] if devices else None
+        # The interface's own device first: under virtio that is not the PCI function.
+        driver = root.target(f"{at}/device/driver") or root.target(f"{function}/driver")
+        clocks = root.names(f"{function}/ptp", _PTP)
+        clock = int(clocks[0][3:]) if clocks else None
     return NicFacts(
         name=name,
         bdf=bdf,
@@ -59,6 +116,9 @@ def _facts(root: Root, name: str, at: str, bdf: str | None, default: bool) -> Ni
         mtu=root.number(f"{at}/mtu"),
         default_route=default,
         rdma=rdma,
+        driver=driver,
+        ptp_clock=clock,
+        xdp=features,
     )
 
 

@@ -97,7 +97,9 @@ def _hugepages(root: Root, path: str) -> tuple[Hugepages, ...]:
         total = root.number(f"{path}/{name}/nr_hugepages", expected=True)
         free = root.number(f"{path}/{name}/free_hugepages", expected=True)
         if m and total is not None and free is not None:
-            pools.append(Hugepages(size_bytes=int(m[1]) << 10, total=total, free=free))
+            surplus = root.number(f"{path}/{name}/surplus_hugepages")
+            size = int(m[1]) << 10
+            pools.append(Hugepages(size_bytes=size, total=total, free=free, surplus=surplus))
     return tuple(sorted(pools, key=lambda p: p.size_bytes))
 
 

@@ -228,7 +228,13 @@ def _cgroup(text: str, masks: Masks) -> str:
     return "\n".join(lines)
 
 
-_CGROUP_FILE = re.compile(r"(cgroup|cpuset|cpu|memory|io|pids|hugetlb|rdma|misc|irq)\..+")
+_CGROUP_FILE = re.compile(
+    r"(cgroup|cpuset|cpu|cpuacct|memory|io|blkio|pids|hugetlb|rdma|misc|irq|dmem|devices|freezer|"
+    r"net_cls|net_prio|perf_event)\..+|tasks|notify_on_release|release_agent|unified|"
+    # Version 1: the hierarchies themselves.
+    r"(cpu|cpuset|cpuacct|memory|blkio|pids|hugetlb|rdma|misc|devices|freezer|systemd|elogind|"
+    r"net_cls|net_prio|perf_event)(,(cpu|cpuacct|net_cls|net_prio))*"
+)
 _CGROUP_PART = re.compile(
     r"(system|user|machine|kube\w*|docker|crio|cri-containerd|containerd|slurm\w*|lxc|podman|"
     r"libpod\w*|session|nodeagent)-(.+?)(\.slice|\.scope|\.service)?"

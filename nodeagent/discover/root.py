@@ -234,13 +234,23 @@ class Root:
         return found
 
     def names(
-        self, path: str, pattern: re.Pattern[str] | None = None, *, expected: bool = False
+        self,
+        path: str,
+        pattern: re.Pattern[str] | None = None,
+        *,
+        expected: bool = False,
+        quiet: bool = False,
     ) -> tuple[str, ...]:
-        """Entries of a directory whose whole name fits, sorted; none when it is not there."""
+        """Entries of a directory whose whole name fits, sorted; none when it is not there.
+
+        `quiet`: a missing right is no failure (debugfs: only root sees it, and what it tells is
+        told elsewhere as well).
+        """
         try:
             found = self._store.names(path)
         except OSError as error:
-            self._failed(path, error, expected)
+            if not (quiet and error.errno in (errno.EACCES, errno.EPERM)):
+                self._failed(path, error, expected)
             return ()
         if pattern is not None:
             found = [n for n in found if pattern.fullmatch(n)]

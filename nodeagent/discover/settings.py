@@ -7,7 +7,6 @@ To judge by another file, add a row.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from nodeagent.discover.root import Root
@@ -43,19 +42,60 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("sys/devices/system/cpu/cpufreq/boost"),
     Setting("sys/devices/system/cpu/intel_pstate/status"),
     Setting("sys/devices/system/cpu/intel_pstate/no_turbo"),
+    Setting("sys/devices/system/cpu/intel_pstate/min_perf_pct"),
+    Setting("sys/devices/system/cpu/intel_pstate/max_perf_pct"),
     Setting("sys/devices/system/cpu/amd_pstate/status"),
+    Setting("sys/devices/system/cpu/amd_pstate/prefcore"),
     Setting("sys/devices/system/cpu/cpuidle/current_driver"),
     Setting("sys/devices/system/cpu/cpuidle/current_governor"),
+    Setting("sys/devices/system/cpu/cpuidle/current_governor_ro"),
+    # (idle states of CPUs: power.py)
+    Setting("sys/devices/system/cpu/cpufreq/policy*/affected_cpus"),
+    Setting("sys/devices/system/cpu/cpufreq/policy*/cpuinfo_max_freq"),
+    Setting("sys/devices/system/cpu/cpufreq/policy*/scaling_max_freq"),
+    Setting("sys/devices/system/cpu/cpufreq/policy*/scaling_min_freq"),
+    Setting("sys/devices/system/cpu/cpufreq/policy*/base_frequency"),
+    Setting("sys/devices/system/cpu/cpufreq/policy*/energy_performance_preference"),
+    Setting("sys/devices/system/cpu/cpufreq/policy0/scaling_driver"),
     Setting("sys/devices/system/cpu/vulnerabilities/*"),
     Setting("sys/devices/cpu_core/cpus"),
     Setting("sys/devices/cpu_atom/cpus"),
     Setting("sys/devices/system/clocksource/clocksource0/current_clocksource"),
     Setting("sys/devices/system/clocksource/clocksource0/available_clocksource"),
+    Setting("sys/devices/system/clockevents/clockevent0/current_device"),
+    Setting("sys/devices/system/clockevents/broadcast/current_device"),
     # NUMA and memory
     Setting("sys/devices/system/node/possible"),
     Setting("sys/devices/system/node/online"),
     Setting("sys/devices/system/node/has_cpu"),
     Setting("sys/devices/system/node/has_memory"),
+    Setting("sys/devices/system/node/has_normal_memory"),
+    Setting("sys/devices/system/node/has_generic_initiator"),
+    # HMAT: what the best initiators of a node get (MB/s, ns); tiers; CXL and device memory
+    Setting("sys/devices/system/node/node*/access0/initiators/read_bandwidth"),
+    Setting("sys/devices/system/node/node*/access0/initiators/write_bandwidth"),
+    Setting("sys/devices/system/node/node*/access0/initiators/read_latency"),
+    Setting("sys/devices/system/node/node*/access0/initiators/write_latency"),
+    Setting("sys/devices/system/node/node*/memory_side_cache/index*/size"),
+    Setting("sys/devices/virtual/memory_tiering/memory_tier*/nodelist"),
+    Setting("sys/bus/dax/devices/*/target_node"),
+    Setting("sys/bus/dax/devices/*/size"),
+    Setting("sys/bus/cxl/devices/mem*/numa_node"),
+    Setting("sys/bus/cxl/devices/mem*/ram/size"),
+    Setting("sys/kernel/mm/numa/demotion_enabled"),
+    # Huge pages: pools of the machine, and what each node has beyond its own pool
+    Setting("sys/kernel/mm/hugepages/*/nr_hugepages"),
+    Setting("sys/kernel/mm/hugepages/*/free_hugepages"),
+    Setting("sys/kernel/mm/hugepages/*/resv_hugepages"),
+    Setting("sys/kernel/mm/hugepages/*/surplus_hugepages"),
+    Setting("sys/kernel/mm/hugepages/*/nr_overcommit_hugepages"),
+    Setting("proc/buddyinfo"),
+    Setting("proc/self/limits"),
+    Setting("proc/sys/vm/min_free_kbytes"),
+    Setting("proc/sys/vm/watermark_scale_factor"),
+    Setting("proc/sys/vm/overcommit_ratio"),
+    Setting("proc/sys/kernel/shmmax"),
+    Setting("proc/sys/kernel/shmall"),
     Setting("proc/sys/kernel/numa_balancing"),
     Setting("proc/sys/vm/zone_reclaim_mode"),
     Setting("proc/sys/vm/swappiness"),
@@ -84,10 +124,18 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("proc/sys/kernel/perf_event_paranoid"),
     Setting("proc/sys/kernel/unprivileged_bpf_disabled"),
     Setting("sys/devices/virtual/workqueue/cpumask"),
-    Setting("sys/devices/virtual/workqueue/writeback/cpumask"),
+    Setting("sys/devices/virtual/workqueue/cpumask_isolated"),
+    Setting("sys/devices/virtual/workqueue/cpumask_requested"),
+    Setting("sys/devices/virtual/workqueue/*/cpumask"),
     Setting("sys/bus/workqueue/devices/writeback/cpumask"),
     Setting("sys/module/rcutree/parameters/kthread_prio"),
+    Setting("sys/module/workqueue/parameters/power_efficient"),
+    Setting("sys/kernel/rcu_expedited"),
+    Setting("sys/kernel/rcu_normal"),
     Setting("proc/irq/default_smp_affinity"),
+    Setting("etc/default/irqbalance"),
+    Setting("etc/sysconfig/irqbalance"),
+    Setting("etc/tuned/active_profile"),
     # Network
     Setting("proc/sys/net/core/rmem_max"),
     Setting("proc/sys/net/core/rmem_default"),
@@ -99,16 +147,28 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("proc/sys/net/core/optmem_max"),
     Setting("proc/sys/net/ipv4/conf/*/rp_filter"),
     Setting("proc/sys/net/ipv4/igmp_max_memberships"),
+    Setting("proc/sys/net/core/rps_sock_flow_entries"),
+    # (queues, clocks and counters of interfaces: net.py)
+    Setting("sys/class/infiniband/*/fw_ver"),
+    Setting("sys/class/infiniband/*/ports/*/state"),
+    Setting("sys/class/infiniband/*/ports/*/phys_state"),
+    Setting("sys/class/infiniband/*/ports/*/rate"),
+    Setting("sys/class/infiniband/*/ports/*/link_layer"),
+    # NVMe
+    Setting("sys/class/nvme/nvme*/state"),
+    Setting("sys/class/nvme/nvme*/queue_count"),
+    Setting("sys/class/nvme/nvme*/numa_node"),
+    Setting("sys/class/nvme/nvme*/transport"),
+    Setting("sys/class/nvme/nvme*/firmware_rev"),
+    Setting("sys/module/nvme/parameters/poll_queues"),
+    Setting("sys/module/nvme/parameters/write_queues"),
+    # AMD GPUs
+    Setting("sys/class/kfd/kfd/topology/nodes/*/name"),
+    Setting("sys/module/amdgpu/parameters/noretry"),
     # Control groups
     Setting("proc/cgroups"),
     Setting("proc/self/cgroup"),
-    Setting("sys/fs/cgroup/cgroup.controllers"),
-    Setting("sys/fs/cgroup/cgroup.subtree_control"),
-    Setting("sys/fs/cgroup/cpuset.cpus.effective"),
-    Setting("sys/fs/cgroup/cpuset.cpus.isolated"),
-    Setting("sys/fs/cgroup/*/cpuset.cpus"),
-    Setting("sys/fs/cgroup/*/cpuset.cpus.partition"),
-    Setting("sys/fs/cgroup/*/cpu.max"),
+    # (the groups themselves: cgroup.py)
     # IOMMU, firmware, drivers
     Setting("sys/kernel/iommu_groups/*/type"),
     Setting("sys/class/dmi/id/sys_vendor"),
@@ -124,10 +184,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("sys/module/nvidia_peermem/version"),
 )
 """Every settings file. One row more is all that a check needs to see another one."""
-
-PROCESSES = ("irqbalance", "tuned", "numad", "kubelet", "slurmd", "dockerd", "containerd")
-"""Programs whose presence matters: `texts["run/NAME"]` is the number of their processes."""
-MAX_PIDS = 32_768
 
 
 def read_settings(root: Root) -> dict[str, str]:
@@ -157,53 +213,3 @@ def first_cpu(root: Root) -> dict[str, str]:
     block = text.partition(b"\n\n")[0].decode("utf-8", "replace")
     pairs = (line.partition(":") for line in block.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def read_derived(root: Root, texts: dict[str, str]) -> dict[str, str]:
-    """What is no file of its own: `run/NAME` for PROCESSES, `derived/dev_shm_bytes`.
-
-    `run/NAME` is "0" when none runs; the key is absent when nobody looked (a recorded tree).
-    `derived/dev_shm_bytes`: size of the tmpfs on /dev/shm; without `size=` it is half of memory.
-    """
-    found: dict[str, str] = {}
-    if root.is_live:
-        counts = dict.fromkeys(PROCESSES, 0)
-        for pid in root.pids()[:MAX_PIDS]:
-            comm = (root.peek(f"proc/{pid}/comm", 64) or b"").decode("utf-8", "replace").strip()
-            if comm in counts:
-                counts[comm] += 1
-        found = {f"run/{name}": str(count) for name, count in counts.items()}
-        for key, text in found.items():
-            root.note(key, text)
-    else:
-        for name in PROCESSES:
-            seen = root.text(f"run/{name}", 64)
-            if seen is not None:
-                found[f"run/{name}"] = seen
-    size = _dev_shm(texts)
-    if size is not None:
-        found["derived/dev_shm_bytes"] = str(size)
-    return found
-
-
-_SIZE = re.compile(r"size=([0-9]{1,18})([kmg%]?)")
-_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-def _dev_shm(texts: dict[str, str]) -> int | None:
-    """Source: Documentation/filesystems/tmpfs.rst (size=, default half of memory)."""
-    m = re.search(r"^MemTotal:\s+([0-9]{1,15}) kB", texts.get("proc/meminfo", ""), re.MULTILINE)
-    memory = int(m[1]) << 10 if m else None
-    size = None
-    for line in texts.get("proc/mounts", "").splitlines():
-        words = line.split()
-        if len(words) < 4 or words[1] != "/dev/shm" or words[2] != "tmpfs":
-            continue
-        option = _SIZE.search(words[3])
-        if option is None:
-            size = None if memory is None else memory // 2
-        elif option[2] == "%":
-            size = None if memory is None else memory * int(option[1]) // 100
-        else:
-            size = int(option[1]) * _UNIT[option[2]]
-    return size

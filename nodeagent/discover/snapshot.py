@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from nodeagent.discover import boot, cpu, irq, kfd, net, numa, nvme, pci, settings
+from nodeagent.discover import (
+    boot,
+    cgroup,
+    cpu,
+    derived,
+    irq,
+    kfd,
+    net,
+    numa,
+    nvme,
+    pci,
+    power,
+    settings,
+)
 from nodeagent.discover.gpu import GpuReading, GpuSource, NoGpus, decode
 from nodeagent.discover.root import Root
 from nodeagent.model.pci import PciFunction
@@ -23,10 +36,18 @@ def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) ->
     texts = settings.read_settings(root)
     args = boot.parse_cmdline(texts.get(boot.CMDLINE, ""))
     asked = boot.asked_isolation(root, args, cpus.possible)
-    irqs = irq.read_irqs(root, functions)
+    irqs, interrupt_errors = irq.read_irqs(root, functions)
     nics = net.read_nics(root)
     nvmes = nvme.read_nvmes(root)
-    texts |= settings.read_derived(root, texts)
+    first = settings.first_cpu(root)
+    texts |= cgroup.read_cgroups(root)
+    texts |= derived.read_derived(root, texts, first)
+    if interrupt_errors is not None:
+        texts["derived/interrupt_errors"] = interrupt_errors
+    texts |= net.read_texts(root, nics)
+    texts |= kfd.read_texts(root, functions)
+    isolation = boot.isolation_in_force(root, asked)
+    texts |= power.read_idle(root, cpus.online, isolation.isolated | isolation.nohz_full)
     kfd_nodes = kfd.read_kfd(root)
     reading = _nvml(root, source)
     nodes = numa.read_nodes(root, cpus.online, _gpu_memory_nodes(reading))
@@ -40,11 +61,11 @@ def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) ->
         caches=cpus.caches,
         pci=functions,
         relations=pci.relate(functions, kfd.xgmi_links(kfd_nodes) | reading.links),
-        isolation=boot.isolation_in_force(root, asked),
+        isolation=isolation,
     )
     return Snapshot(
         topology=topology,
-        host=_host(root, texts),
+        host=_host(texts, first),
         boot_args=args,
         irqs=irqs,
         nics=nics,
@@ -98,8 +119,7 @@ def _amd_gpus(root: Root, functions: tuple[PciFunction, ...], first: int) -> tup
     return tuple(found)
 
 
-def _host(root: Root, texts: dict[str, str]) -> Host:
-    first = settings.first_cpu(root)
+def _host(texts: dict[str, str], first: dict[str, str]) -> Host:
     version = texts.get("proc/version", "").split()
     return Host(
         hostname=texts.get("proc/sys/kernel/hostname"),

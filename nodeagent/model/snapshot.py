@@ -52,6 +52,12 @@ class Irq:
     counts: tuple[tuple[int, int], ...] = ()
     bdf: str | None = None
     """Device this IRQ belongs to (msi_irqs of a PCI function)."""
+    managed: bool | None = None
+    """The kernel keeps the affinity to itself (a write gives EIO). None: nothing tells."""
+    managed_by: str = ""
+    """What told `managed`: a path below /sys/kernel/debug, or "name" (the driver's queue name)."""
+    unhandled: int | None = None
+    """Interrupts nobody claimed, of the last 100,000; None: not told, or it never fired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,12 @@ class NicFacts:
     default_route: bool = False
     rdma: str | None = None
     """RDMA device on the same function (mlx5_0)."""
+    driver: str | None = None
+    ptp_clock: int | None = None
+    """N of /dev/ptpN on the same function; None: it has no hardware clock, or none was seen."""
+    xdp: tuple[str, ...] | None = None
+    """What the driver says of XDP (`basic`, `redirect`, `ndo-xmit`, `xsk-zerocopy`, ...; netdev
+    family, Linux 6.3); None: the kernel was not asked or does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +92,19 @@ class NvmeFacts:
     model: str | None
     namespaces: tuple[str, ...]
     """Block devices, nvme0n1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """A MIG device of a GPU; None: NVML did not say."""
+
+    index: int
+    uuid: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory_bytes: int | None = None
+    slices: int | None = None
+    """GPU slices of seven (eight on some)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +122,7 @@ class GpuFacts:
     cpu_affinity: CpuSet | None = None
     memory_total_bytes: int | None = None
     mig: bool | None = None
+    mig_instances: tuple[MigInstance, ...] = ()
     error: str | None = None
     """What the library said instead of facts, "GPU is lost (NVML error 15)"; None: it answered."""
 

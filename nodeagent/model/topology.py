@@ -43,6 +43,8 @@ class Hugepages:
     size_bytes: int
     total: int
     free: int
+    surplus: int | None = None
+    """Pages beyond the pool, given back when they are freed; None: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.discover import boot, cpu, irq, kfd, net, numa, pci, settings
+from nodeagent.discover import boot, cpu, derived, irq, kfd, net, numa, pci
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Entry, Link, TableStore
@@ -236,7 +236,7 @@ def test_links_aer_sriov_and_a_dead_device() -> None:
 )
 def test_interrupt_rows(row: str, name: str, bdf: str | None) -> None:
     root = root_of({"proc/interrupts": f"           CPU0       CPU4\n{row}\nNMI: 3 4 Non-maskable"})
-    (found,) = irq.read_irqs(root, ())
+    (found,), _ = irq.read_irqs(root, ())
     assert (found.name, found.bdf, found.counts) == (name, bdf, ((0, 1),))
 
 
@@ -306,7 +306,7 @@ def test_size_of_dev_shm(options: str, size: int) -> None:
         "proc/meminfo": f"MemTotal: {1 << 20} kB",
         "proc/mounts": f"tmpfs /dev/shm tmpfs {options} 0 0",
     }
-    assert settings.read_derived(root_of({}), texts)["derived/dev_shm_bytes"] == str(size)
+    assert derived.read_derived(root_of({}), texts, {})["derived/dev_shm_bytes"] == str(size)
 
 
 def test_xgmi_links_by_pair() -> None:
