@@ -142,6 +142,8 @@ async def serve(
             _log.info("the store works again")
         if not loop.is_closed():
             asyncio.run_coroutine_threadsafe(set_health(checks, serving=not why), loop)
+        if store.failed:
+            loop.call_soon_threadsafe(stop.set)
 
     store.on_trouble(trouble)
     await server.start()
@@ -206,6 +208,9 @@ def command(
         asyncio.run(_until_signal(store, address, port_file))
     finally:
         store.close()
+    if store.failed:
+        # systemd starts it again; what was not acknowledged is sent again.
+        raise AssertionError(store.trouble)
 
 
 async def _until_signal(store: Store, listen: str, port_file: pathlib.Path | None) -> None:

@@ -17,12 +17,13 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nodeagent.errors import NodeagentError
+from nodeagent.rpc.database import transaction
 
 T = TypeVar("T")
 
@@ -33,6 +34,10 @@ MAX_NODES = 4096
 """Nodes kept; a further one is refused with a sentence."""
 MAX_EVENTS = 1_000_000
 """Events kept; beyond it the oldest go."""
+MAX_GAPS = 1000
+"""Gaps kept of one node; of older ones only their number and that of their events is."""
+MAX_EPOCHS = 64
+"""Journals kept of one node: an agent starts a new epoch when its own spool was lost."""
 RETAIN_STEP = 5_000
 """Events deleted at a time, so that no transaction is long."""
 FULL_S = 0.01
@@ -58,6 +63,12 @@ CREATE TABLE section(
   uuid TEXT NOT NULL, section INTEGER NOT NULL, body BLOB NOT NULL, at_ns INTEGER NOT NULL,
   PRIMARY KEY(uuid, section)) WITHOUT ROWID;
 """
+_ADDED = """
+CREATE TABLE IF NOT EXISTS forgotten(
+  uuid TEXT NOT NULL, reason INTEGER NOT NULL, gaps INTEGER NOT NULL, events INTEGER NOT NULL,
+  PRIMARY KEY(uuid, reason)) WITHOUT ROWID
+"""
+"""Came without a new version: who does not know the table reads and writes the others as before."""
 
 
 class StoreError(NodeagentError):
@@ -153,6 +164,7 @@ class Store:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-read")
         self._jobs: queue.Queue[_Job | None] = queue.Queue(MAX_JOBS)
         self._trouble = ""
+        self._failed = False
         self._on_commit: Callable[[], None] = lambda: None
         self._on_trouble: Callable[[str], None] = lambda trouble: None
         self._writer = threading.Thread(target=self._write, name="store-write", daemon=True)
@@ -186,6 +198,11 @@ class Store:
     def trouble(self) -> str:
         """Why the last transaction failed; "" when it did not."""
         return self._trouble
+
+    @property
+    def failed(self) -> bool:
+        """Whether the writer met a fault of ours and ended: nothing can be stored any more."""
+        return self._failed
 
     def on_commit(self, call: Callable[[], None]) -> None:
         """What the writer's thread calls after each commit that added events."""
@@ -275,7 +292,7 @@ class Store:
     def _make(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0:
-            with _transaction(self._db):
+            with transaction(self._db):
                 for statement in _TABLES.split(";\n"):
                     if statement.strip():
                         self._db.execute(statement)
@@ -285,6 +302,7 @@ class Store:
                 f"{self._path}: saw schema version {version}, expected {SCHEMA}",
                 "run the nodeagent-controller that made it, or give another --state-dir",
             )
+        self._db.execute(_ADDED)
         self._db.execute("SELECT max(id) FROM event").fetchone()
 
     async def _submit(
@@ -298,8 +316,10 @@ class Store:
             except queue.Full:
                 # The disk is slower than the fleet: the senders wait, their windows fill.
                 await asyncio.sleep(FULL_S)
-            else:
-                return asyncio.wrap_future(future)
+                continue
+            if self._failed:
+                self._refuse_waiting()
+            return asyncio.wrap_future(future)
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def guarded() -> T:
@@ -312,32 +332,52 @@ class Store:
 
     def _write(self) -> None:
         """The writer's thread: all that waits, in one transaction."""
-        ending = False
-        while not ending:
-            jobs = [self._jobs.get()]
-            with contextlib.suppress(queue.Empty):
-                while len(jobs) < MAX_JOBS:
-                    jobs.append(self._jobs.get_nowait())
-            ending = None in jobs
-            self._commit([j for j in jobs if j is not None])
+        jobs: list[_Job | None] = []
+        try:
+            while None not in jobs:
+                jobs = [self._jobs.get()]
+                with contextlib.suppress(queue.Empty):
+                    while len(jobs) < MAX_JOBS:
+                        jobs.append(self._jobs.get_nowait())
+                self._commit([j for j in jobs if j is not None])
+        except BaseException:
+            self._end(jobs)
+            raise
+
+    def _end(self, jobs: list[_Job | None]) -> None:
+        """A fault of ours ends the writer: nobody may wait for ever for a thread that has died."""
+        self._failed = True
+        for job in jobs:
+            if job is not None and not job.future.done():
+                job.future.set_exception(self._no_writer())
+        self._refuse_waiting()
+        self._set_trouble(str(self._no_writer()))
+
+    def _refuse_waiting(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None and job.future.set_running_or_notify_cancel():
+                    job.future.set_exception(self._no_writer())
+
+    def _no_writer(self) -> StoreError:
+        return StoreError(
+            f"{self._path}: the store's writer met its own fault and has ended",
+            "start nodeagent-controller again, and report the fault that its log shows",
+        )
 
     def _commit(self, jobs: list[_Job]) -> None:
         # Whoever has gone away in the meantime has cancelled; from here on nobody can.
         jobs = [j for j in jobs if j.future.set_running_or_notify_cancel()]
         results: list[tuple[_Job, object]] = []
         try:
-            with _transaction(self._db):
+            with transaction(self._db):
                 results = [(job, self._one(job)) for job in jobs]
                 self._retain()
         except sqlite3.Error as error:
             self._set_trouble(str(_sentence(self._folder, error)))
             for job in jobs:
                 job.future.set_exception(_sentence(self._folder, error))
-            return
-        except Exception as error:
-            # Our own fault, but nobody may wait for ever for a thread that has died.
-            for job in jobs:
-                job.future.set_exception(error)
             return
         self._set_trouble("")
         added = False
@@ -448,14 +488,40 @@ def _add_events(
     db.executemany(
         "INSERT INTO event(uuid, epoch, seq, body, received_ns) VALUES (?, ?, ?, ?, ?)", rows
     )
-    db.executemany("INSERT INTO gap VALUES (?, ?, ?, ?, ?)", missing)
+    if missing:
+        db.executemany("INSERT INTO gap VALUES (?, ?, ?, ?, ?)", missing)
+        _forget_gaps(db, caller.uuid)
     db.execute(
         "INSERT INTO journal VALUES (?, ?, ?, ?) ON CONFLICT(uuid, epoch) DO UPDATE SET "
         "committed_seq = excluded.committed_seq, committed_at_ns = excluded.committed_at_ns",
         (caller.uuid, caller.epoch, committed, at_ns),
     )
+    if not before:
+        db.execute(
+            "DELETE FROM journal WHERE uuid = ? AND epoch IN (SELECT epoch FROM journal "
+            "WHERE uuid = ? AND epoch != ? ORDER BY epoch DESC LIMIT -1 OFFSET ?)",
+            (caller.uuid, caller.uuid, caller.epoch, MAX_EPOCHS - 1),
+        )
     _seen(db, caller, now)
     return committed
+
+
+def _forget_gaps(db: sqlite3.Connection, uuid: str) -> None:
+    """Adds the oldest gaps beyond MAX_GAPS up in `forgotten`."""
+    old = db.execute(
+        "SELECT epoch, first_seq, last_seq - first_seq + 1, reason FROM gap WHERE uuid = ? "
+        "ORDER BY epoch DESC, first_seq DESC LIMIT -1 OFFSET ?",
+        (uuid, MAX_GAPS),
+    ).fetchall()
+    db.executemany(
+        "INSERT INTO forgotten VALUES (?, ?, 1, ?) ON CONFLICT(uuid, reason) DO UPDATE SET "
+        "gaps = gaps + 1, events = events + excluded.events",
+        [(uuid, reason, events) for _, _, events, reason in old],
+    )
+    db.executemany(
+        "DELETE FROM gap WHERE uuid = ? AND epoch = ? AND first_seq = ?",
+        [(uuid, epoch, first) for epoch, first, _, _ in old],
+    )
 
 
 def _put_sections(
@@ -482,6 +548,7 @@ def _nodes(db: sqlite3.Connection) -> list[NodeRow]:
         "n.first_seen_ns, n.last_seen_ns, coalesce(j.committed_seq, 0), "
         "(SELECT CAST(total(g.last_seq - g.first_seq + 1) AS INTEGER) FROM gap g "
         " WHERE g.uuid = n.uuid AND g.reason = 1) "
+        "+ coalesce((SELECT f.events FROM forgotten f WHERE f.uuid = n.uuid AND f.reason = 1), 0) "
         "FROM node n LEFT JOIN journal j ON j.uuid = n.uuid AND j.epoch = n.epoch "
         "ORDER BY n.hostname, n.uuid"
     )
@@ -502,18 +569,6 @@ def _events(
     names = EventRow.__slots__
     rows = [EventRow(**dict(zip(names, row, strict=True))) for row in found]
     return rows[::-1] if newest else rows
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 def _sentence(folder: pathlib.Path, error: Exception) -> StoreError:

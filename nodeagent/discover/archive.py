@@ -20,6 +20,8 @@ MAX_MEMBERS = 100_000
 MAX_BYTES = 256 << 20
 """Bytes of one machine, unpacked; the largest known tree has 16,000 files in 15 MB of tar."""
 MAX_FILE = 16 << 20
+MAX_ENDS = 16
+"""Times that a reader may ask on after the end."""
 TOPS = ("sys", "proc")
 
 
@@ -29,26 +31,33 @@ def open_archive(path: str) -> Store:
         with _open(path) as file:
             head = file.read(6)
             file.seek(0)
-            if head.startswith(b"\xfd7zXZ"):
-                import lzma
-
-                return _tar(path, cast(BinaryIO, lzma.LZMAFile(file)))
-            if head.startswith(b"\x1f\x8b"):
-                import gzip
-
-                return _tar(path, cast(BinaryIO, gzip.GzipFile(fileobj=file)))
-            if head.startswith(b"\x28\xb5\x2f\xfd"):
-                return _tar(path, _zstd(path, file))
-            return _capture(path, file.read(MAX_BYTES + 1))
+            unpacked = _unpacked(path, head, file)
+            if unpacked is None:
+                return _capture(path, file.read(MAX_BYTES + 1))
+            return _tar(path, unpacked)
     except NodeagentError:
         raise
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
         raise _bad(path, str(error)) from error
-    except Exception as error:
-        # lzma, zlib and zstd each have an error class of their own without a common parent.
-        if type(error).__name__ in ("LZMAError", "error", "ZstdError"):
-            raise _bad(path, str(error)) from error
-        raise
+    except RecursionError as error:
+        # tarfile reads a header that announces a header, and so on, by calling itself.
+        raise _bad(path, "its headers are nested too deep") from error
+
+
+def _unpacked(path: str, head: bytes, file: BinaryIO) -> _Bounded | None:
+    """What the file unpacks to, by its first bytes; None: it is not compressed."""
+    if head.startswith(b"\xfd7zXZ"):
+        import lzma
+
+        return _Bounded(path, cast(BinaryIO, lzma.LZMAFile(file)), lzma.LZMAError)
+    if head.startswith(b"\x1f\x8b"):
+        import gzip
+        import zlib
+
+        return _Bounded(path, cast(BinaryIO, gzip.GzipFile(fileobj=file)), zlib.error)
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return _Bounded(path, *_zstd(path, file))
+    return None
 
 
 def _open(path: str) -> BinaryIO:
@@ -70,11 +79,11 @@ def _bad(path: str, reason: str) -> ReadError:
     )
 
 
-def _zstd(path: str, file: BinaryIO) -> BinaryIO:
+def _zstd(path: str, file: BinaryIO) -> tuple[BinaryIO, type[Exception]]:
     if sys.version_info >= (3, 14):
         from compression import zstd
 
-        return cast(BinaryIO, zstd.ZstdFile(file))
+        return cast(BinaryIO, zstd.ZstdFile(file)), zstd.ZstdError
     try:
         import zstandard
     except ImportError:
@@ -82,21 +91,36 @@ def _zstd(path: str, file: BinaryIO) -> BinaryIO:
             f"{path}: this Python has no zstd (it came with Python 3.14)",
             f"pip install zstandard, or: zstd -d < {path} | xz > machine.tar.xz",
         ) from None
-    return cast(BinaryIO, io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file)))
+    stream = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file))
+    return cast(BinaryIO, stream), zstandard.ZstdError
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends with an error after MAX_BYTES: a few kB can unpack to a disk full."""
+    """A stream that ends with an error after MAX_BYTES: a few kB can unpack to a disk full.
 
-    def __init__(self, path: str, stream: BinaryIO) -> None:
+    lzma, zlib and zstd each have an error class of their own without a common parent (`fault`):
+    here it becomes a ReadError.
+    """
+
+    def __init__(self, path: str, stream: BinaryIO, fault: type[Exception]) -> None:
         self._path, self._stream, self._left = path, stream, MAX_BYTES
+        self._fault = fault
+        self._ends = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]  # any writable buffer
-        part = self._stream.read(len(view))
+        try:
+            part = self._stream.read(len(view))
+        except self._fault as error:
+            raise _bad(self._path, str(error)) from error
+        if not part:
+            # A header may promise 2^95 bytes: tarfile skips them block by block, after the end too.
+            self._ends += 1
+            if self._ends > MAX_ENDS:
+                raise _bad(self._path, "it ends within a member")
         self._left -= len(part)
         if self._left < 0:
             raise _bad(self._path, f"it unpacks to more than {MAX_BYTES >> 20} MiB")
@@ -104,10 +128,10 @@ class _Bounded(io.RawIOBase):
         return len(part)
 
 
-def _tar(path: str, stream: BinaryIO) -> TableStore:
+def _tar(path: str, unpacked: _Bounded) -> TableStore:
     table: dict[str, Entry] = {}
     held = 0
-    bounded = io.BufferedReader(_Bounded(path, stream), 1 << 20)
+    bounded = io.BufferedReader(unpacked, 1 << 20)
     with tarfile.open(fileobj=bounded, mode="r|") as tar:
         for count, member in enumerate(tar):
             if count >= MAX_MEMBERS:
@@ -115,13 +139,17 @@ def _tar(path: str, stream: BinaryIO) -> TableStore:
             name = member.name.removeprefix("./").strip("/")
             parts = name.split("/")
             if ".." in parts or member.name.startswith("/"):
-                raise _bad(path, f"member {member.name!r} lies outside of it")
+                raise _bad(path, f"member {member.name[:200]!r} lies outside of it")
             if member.issym():
                 table[name] = Link(member.linkname)
             elif member.isdir():
                 table.setdefault(name, None)
             elif member.islnk():
-                table[name] = Link("/" + member.linkname.removeprefix("./"))
+                # The name of another member; a symbolic link's text is resolved below the root.
+                target = member.linkname
+                if ".." in target.split("/") or target.startswith("/"):
+                    raise _bad(path, f"hard link {name[:200]!r} leads outside of it")
+                table[name] = Link("/" + target.removeprefix("./"))
             elif member.isfile():
                 held += member.size
                 if held > MAX_BYTES:

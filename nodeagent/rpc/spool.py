@@ -26,6 +26,7 @@ from nodeagent.errors import NodeagentError
 from nodeagent.given import read_given
 from nodeagent.model.event import Event, Severity
 from nodeagent.rpc import wire
+from nodeagent.rpc.database import transaction
 
 SCHEMA = 1
 MAX_EVENT_BYTES = 64 << 10
@@ -166,7 +167,7 @@ class Spool:
             numbered = tuple(replace(e, seq=self._last + 1 + i) for i, e in enumerate(events))
             rows = [(e.seq, _encode(e)) for e in numbered]
             grown = sum(len(body) for _, body in rows)
-            with _transaction(self._db):
+            with transaction(self._db):
                 self._db.executemany("INSERT INTO event(seq, body) VALUES (?, ?)", rows)
                 count, size, dropped = self._evict(
                     self._count + len(rows), self._bytes + grown, numbered[-1].seq
@@ -210,7 +211,7 @@ class Spool:
         """Writes how far is acknowledged, and lets go of what need not be kept. Raises
         SpoolError."""
         with self._lock, _told(self._folder):
-            with _transaction(self._db):
+            with transaction(self._db):
                 count, size, _ = self._evict(self._count, self._bytes, self._last)
                 self._store_meta()
             self._count, self._bytes = count, size
@@ -257,7 +258,7 @@ class Spool:
             identity = replace(self._identity, epoch=self._identity.epoch + 1)
             _write_identity(self._folder / "agent.json", identity)
             rows = [(i + 1, _encode(replace(e, seq=i + 1))) for i, e in enumerate(kept)]
-            with _transaction(self._db):
+            with transaction(self._db):
                 self._db.execute("DELETE FROM event")
                 self._db.executemany("INSERT INTO event(seq, body) VALUES (?, ?)", rows)
                 self._db.execute(
@@ -307,19 +308,6 @@ class Spool:
             "INSERT OR REPLACE INTO meta(name, value) VALUES (?, ?)",
             [(k, str(v)) for k, v in values.items()],
         )
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        # After a full disk SQLite has rolled back already.
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 @contextlib.contextmanager
@@ -434,7 +422,7 @@ def _stored_identity(db: sqlite3.Connection) -> Identity | None:
 
 def _make_db(path: pathlib.Path, identity: Identity) -> sqlite3.Connection:
     db = _connect(path)
-    with _transaction(db):
+    with transaction(db):
         db.execute("CREATE TABLE event(seq INTEGER PRIMARY KEY, body BLOB NOT NULL)")
         db.execute("CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL)")
         db.executemany(

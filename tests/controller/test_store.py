@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import pathlib
+import sqlite3
 
 import pytest
 
-from nodeagent.controller.store import MAX_NODES, Caller, NewEvent, Store, StoreError
+from nodeagent.controller.store import (
+    MAX_EPOCHS,
+    MAX_GAPS,
+    MAX_NODES,
+    Caller,
+    Gap,
+    NewEvent,
+    Store,
+    StoreError,
+)
 from nodeagent.errors import NodeagentError
 
 
@@ -55,3 +67,55 @@ def test_so_many_nodes_are_kept_and_a_further_one_is_told(tmp_path: pathlib.Path
         store.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_the_writer_is_told_to_all_who_wait(tmp_path: pathlib.Path) -> None:
+    told: list[str] = []
+
+    async def run() -> None:
+        store = Store.open(tmp_path)
+        store.on_trouble(told.append)
+        await (await store.greet(caller(1)))
+        fault = NewEvent(None, 1, b"x")  # type: ignore[arg-type]
+        waiting = [
+            await store.add_events(caller(1), [fault], []),
+            await store.add_events(caller(1), [NewEvent(1, 1, b"x")], []),
+        ]
+        for one in waiting:
+            with pytest.raises(StoreError, match="own fault"):
+                await one
+        with pytest.raises(StoreError, match="own fault"):
+            await (await store.greet(caller(2)))
+        assert store.failed and len(told) == 1
+        # Reads stay, and nothing of the failed transaction is there.
+        assert [n.hostname for n in await store.nodes()] == ["n1"]
+        assert await store.last_id() == 0
+        store.close()
+
+    asyncio.run(run())
+
+
+def test_gaps_and_epochs_are_bounded_and_stay_counted(tmp_path: pathlib.Path) -> None:
+    async def run() -> None:
+        store = Store.open(tmp_path)
+        one = caller(1)
+        await (await store.greet(one))
+        events, gaps = [], []
+        for i in range(MAX_GAPS + 20):
+            gaps.append(Gap(first_seq=3 * i + 1, last_seq=3 * i + 2, reason=1))
+            events.append(NewEvent(3 * i + 3, i, b"x"))
+        await (await store.add_events(one, events, gaps))
+        assert [n.lost_events for n in await store.nodes()] == [2 * (MAX_GAPS + 20)]
+        for epoch in range(2, MAX_EPOCHS + 10):
+            later = dataclasses.replace(one, epoch=epoch)
+            await (await store.greet(later))
+            await (await store.add_events(later, [NewEvent(1, 1, b"x")], []))
+        store.close()
+
+    asyncio.run(run())
+    with contextlib.closing(sqlite3.connect(tmp_path / "fleet.db")) as db:
+        assert db.execute("SELECT count(*), min(first_seq) FROM gap").fetchone() == (MAX_GAPS, 61)
+        assert db.execute("SELECT gaps, events FROM forgotten").fetchall() == [(20, 40)]
+        found = db.execute("SELECT count(*), max(epoch) FROM journal").fetchone()
+        assert found == (MAX_EPOCHS, MAX_EPOCHS + 9)

@@ -57,6 +57,45 @@ def test_members_outside_are_refused(tmp_path: pathlib.Path, name: str, why: str
     assert why in str(caught.value)
 
 
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../etc/passwd", "proc/../../x"])
+def test_a_hard_link_outside_is_refused(tmp_path: pathlib.Path, target: str) -> None:
+    info = tarfile.TarInfo("proc/cmdline")
+    info.type, info.linkname = tarfile.LNKTYPE, target
+    with pytest.raises(ReadError, match="hard link 'proc/cmdline' leads outside"):
+        opened(tmp_path, gzip.compress(info.tobuf() + bytes(1024)))
+
+
+def test_a_member_that_promises_more_than_there_is_ends(tmp_path: pathlib.Path) -> None:
+    """tarfile skips the promised bytes block by block, and does not mind the end."""
+    head = bytearray(tarfile.TarInfo("proc/device").tobuf())
+    head[156:157] = b"Z"
+    head[124:136] = b"\x80" + b"\xff" * 11
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    body = bytes(head) + tar_of(("proc/cmdline", b"ro"))
+    with pytest.raises(ReadError, match="within a member"):
+        opened(tmp_path, gzip.compress(body))
+
+
+def test_headers_of_headers_are_refused(tmp_path: pathlib.Path) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 5
+    chain = (info.tobuf(format=tarfile.GNU_FORMAT) + b"name".ljust(512, b"\0")) * 5000
+    with pytest.raises(ReadError, match="nested too deep"):
+        opened(tmp_path, gzip.compress(chain + tar_of(("proc/cmdline", b"ro"))))
+
+
+def test_devices_and_pipes_are_left_out(tmp_path: pathlib.Path) -> None:
+    out = b""
+    for name, kind in (("proc/null", tarfile.CHRTYPE), ("sys/pipe", tarfile.FIFOTYPE)):
+        info = tarfile.TarInfo(name)
+        info.type = kind
+        out += info.tobuf()
+    with opened(tmp_path, gzip.compress(out + tar_of(("proc/cmdline", b"ro")))) as root:
+        assert root.text("proc/cmdline") == "ro"
+        assert root.names("proc") == ("cmdline",) and not root.exists("sys/pipe")
+
+
 def test_cut_and_damaged_archives_are_a_sentence(tmp_path: pathlib.Path) -> None:
     whole = lzma.compress(tar_of(("proc/cmdline", b"x" * 100_000)))
     zipped = gzip.compress(tar_of(("proc/cmdline", bytes(range(256)) * 400)))
