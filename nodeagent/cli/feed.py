@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,8 +16,31 @@ from nodeagent.errors import visible
 if TYPE_CHECKING:
     from nodeagent.model.feed import FeedStatus, ReaderStatus, RingStatus
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _WRITTEN = click.Choice(["pcap", "pcapng", "binaryfile", "soupbintcp"])
 _FORMATS = click.Choice(["auto", *_WRITTEN.choices])
+
+
+def _number(
+    name: str,
+    least: int,
+    *,
+    default: int,
+    help: str,
+    most: int | None = None,
+    metavar: str = "N",
+    shown: bool = True,
+) -> Callable[[F], F]:
+    """A whole number with bounds; `shown`: its default is worth a word in the help."""
+    return click.option(
+        name,
+        type=click.IntRange(least, most),
+        default=default,
+        show_default=shown,
+        metavar=metavar,
+        help=help,
+    )
 
 
 @click.group(epilog="\b\nExample:  nodeagentctl feed status")
@@ -150,56 +174,20 @@ def _reader(r: ReaderStatus) -> str:
 @click.option("--interface", metavar="NAME", help="Send by this interface; lo stays on this host.")
 @click.option("--group-b", metavar="ADDRESS", help="Send everything on a line B as well.")
 @click.option("--port-b", type=click.IntRange(1, 65535), metavar="PORT", help="UDP port of line B.")
-@click.option(
-    "--rate", type=click.IntRange(0), default=0, metavar="N", help="Messages a second; 0: unpaced."
-)
-@click.option(
-    "--count",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="End after N messages; 0: by --loops.",
-)
-@click.option(
-    "--loops",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Times through; 0: until stopped.",
-)
+@_number("--rate", 0, default=0, help="Messages a second; 0: unpaced.", shown=False)
+@_number("--count", 0, default=0, help="End after N messages; 0: by --loops.", shown=False)
+@_number("--loops", 0, default=1, help="Times through; 0: until stopped.")
 @click.option("--loop", is_flag=True, help="Go round until stopped, or until --count.")
-@click.option(
-    "--per-packet",
-    type=click.IntRange(0, 600),
-    default=0,
-    metavar="N",
-    help="Messages a packet; 0: as recorded.",
+@_number(
+    "--per-packet", 0, most=600, default=0, help="Messages a packet; 0: as recorded.", shown=False
 )
 @click.option(
     "--format", "format_", type=_FORMATS, default="auto", show_default=True, help="Of FILE."
 )
-@click.option(
-    "--drop-a",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="Withhold each N'th packet of A; 0: none.",
-)
-@click.option(
-    "--drop-b",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="Withhold each N'th packet of B; 0: none.",
-)
-@click.option(
-    "--ttl",
-    type=click.IntRange(0, 255),
-    default=1,
-    show_default=True,
-    metavar="HOPS",
-    help="0: this host only; 1: this network only.",
+@_number("--drop-a", 0, default=0, help="Withhold each N'th packet of A; 0: none.", shown=False)
+@_number("--drop-b", 0, default=0, help="Withhold each N'th packet of B; 0: none.", shown=False)
+@_number(
+    "--ttl", 0, most=255, default=1, metavar="HOPS", help="0: this host only; 1: this network only."
 )
 @click.pass_obj
 def replay(
@@ -258,49 +246,14 @@ def replay(
     short_help="Write a capture of a synthetic ITCH 5.0 day.",
 )
 @click.argument("file", metavar="FILE")
-@click.option(
-    "--messages",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    metavar="N",
-    help="Messages in all.",
-)
-@click.option(
-    "--symbols",
-    type=click.IntRange(1, 10_000),
-    default=16,
-    show_default=True,
-    metavar="N",
-    help="Traded symbols.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Another seed, another day.",
-)
+@_number("--messages", 1, default=100_000, help="Messages in all.")
+@_number("--symbols", 1, most=10_000, default=16, help="Traded symbols.")
+@_number("--seed", 0, default=1, help="Another seed, another day.")
 @click.option(
     "--format", "format_", type=_WRITTEN, default="pcap", show_default=True, help="Of FILE."
 )
-@click.option(
-    "--most",
-    type=click.IntRange(1, 600),
-    default=12,
-    show_default=True,
-    metavar="N",
-    help="Messages a packet, at most.",
-)
-@click.option(
-    "--lines",
-    type=click.IntRange(1, 2),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="2: each packet on A and B.",
-)
+@_number("--most", 1, most=600, default=12, help="Messages a packet, at most.")
+@_number("--lines", 1, most=2, default=1, help="2: each packet on A and B.")
 @click.pass_obj
 def synth(
     invocation: Invocation,

@@ -3,6 +3,7 @@ errors as sentences with a remedy."""
 
 from __future__ import annotations
 
+import abc
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -25,24 +26,54 @@ DEADLINE_S = 5.0
 NO_RIGHT = "run it as root, or join the group: usermod -aG nodeagent USER"
 
 
-class NodeClient:
+class _Client(abc.ABC):
+    """One channel: plain calls with a deadline, streams that are reached within it."""
+
+    def __init__(self, target: str, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._channel = grpc.insecure_channel(target, options=options.CLIENT)
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def _ask(self, call: Callable[..., Message], request: Message) -> Message:
+        try:
+            return call(request, timeout=self._deadline_s)
+        except grpc.RpcError as error:
+            raise self._sentence(error) from error
+
+    def _follow(self, call: Callable[..., Message], request: Message) -> Iterator[Message]:
+        # A stream has no deadline of its own: one that accepts and says nothing would hold it.
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=self._deadline_s)
+        except grpc.FutureTimeoutError:
+            raise self._silent() from None
+        try:
+            yield from call(request)
+        except grpc.RpcError as error:
+            raise self._sentence(error) from error
+
+    @abc.abstractmethod
+    def _silent(self) -> UnavailableError:
+        """What to say when nothing came within the deadline."""
+
+    @abc.abstractmethod
+    def _sentence(self, error: Message) -> NodeagentError:
+        """What to say of an error of gRPC's."""
+
+
+class NodeClient(_Client):
     """NodeService at `api.sock`. Every call may raise UnavailableError or RightsError."""
 
     def __init__(self, path: str | None = None, *, deadline_s: float = DEADLINE_S) -> None:
         self.path = path or options.DEFAULT_SOCKET
-        self._deadline_s = deadline_s
         self._check_file()
-        self._channel = grpc.insecure_channel(
-            f"unix:{os.path.abspath(self.path)}",  # noqa: PTH100  # a socket path is not resolved
-            options=options.CLIENT,
-        )
+        # A socket's path is not resolved.
+        super().__init__(f"unix:{os.path.abspath(self.path)}", deadline_s)  # noqa: PTH100
         self._stub = node_pb2_grpc.NodeServiceStub(self._channel)
 
     def __enter__(self) -> NodeClient:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._channel.close()
 
     def status(self) -> NodeStatus:
         """The whole status."""
@@ -77,29 +108,9 @@ class NodeClient:
         """The status now and after each change, with the events in between; ends when the daemon
         does (UnavailableError)."""
         request = node_pb2.WatchRequest(since_seq=since, interval_ms=round(interval_s * 1000))
-        self._reach()
-        try:
-            for answer in self._stub.Watch(request):
-                events = tuple(wire.from_wire(Event, e) for e in answer.events)
-                yield wire.from_wire(NodeStatus, answer.status), events
-        except grpc.RpcError as error:
-            raise self._sentence(error) from error
-
-    def _reach(self) -> None:
-        # A stream has no deadline of its own: one that accepts and says nothing would hold it.
-        try:
-            grpc.channel_ready_future(self._channel).result(timeout=self._deadline_s)
-        except grpc.FutureTimeoutError:
-            raise UnavailableError(
-                f"{self.path}: the daemon did not answer within {self._deadline_s:g} s",
-                "look at it: systemctl status nodeagentd; journalctl -u nodeagentd",
-            ) from None
-
-    def _ask(self, call: Callable[..., Message], request: Message) -> Message:
-        try:
-            return call(request, timeout=self._deadline_s)
-        except grpc.RpcError as error:
-            raise self._sentence(error) from error
+        for answer in self._follow(self._stub.Watch, request):
+            events = tuple(wire.from_wire(Event, e) for e in answer.events)
+            yield wire.from_wire(NodeStatus, answer.status), events
 
     def _check_file(self) -> None:
         # gRPC says "failed to connect" for all of these; the file says which it is.
@@ -119,13 +130,16 @@ class NodeClient:
         if not os.access(path, os.W_OK):
             raise RightsError(f"{self.path}: no right to connect", NO_RIGHT)
 
+    def _silent(self) -> UnavailableError:
+        return UnavailableError(
+            f"{self.path}: the daemon did not answer within {self._deadline_s:g} s",
+            "look at it: systemctl status nodeagentd; journalctl -u nodeagentd",
+        )
+
     def _sentence(self, error: Message) -> NodeagentError:
         code, details = error.code(), error.details()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return UnavailableError(
-                f"{self.path}: the daemon did not answer within {self._deadline_s:g} s",
-                "look at it: systemctl status nodeagentd; journalctl -u nodeagentd",
-            )
+            return self._silent()
         if code is grpc.StatusCode.UNAVAILABLE and "connect" in (details or ""):
             return UnavailableError(
                 f"{self.path}: nobody listens at this socket; the daemon is not running",
@@ -142,25 +156,21 @@ class NodeClient:
         return UnavailableError(f"{self.path}: {code.name}: {details}", "try again in a moment")
 
 
-class FleetClient:
+class FleetClient(_Client):
     """FleetService of a controller. Every call may raise UnavailableError or UsageError."""
 
     def __init__(self, address: str | None = None, *, deadline_s: float = DEADLINE_S) -> None:
         self.address = address or options.DEFAULT_CONTROLLER
-        self._deadline_s = deadline_s
         # gRPC takes port 99999 for 34463.
         if not is_address(self.address):
             raise UsageError(
                 f"controller {self.address}: saw no HOST:PORT", "such as 10.0.0.5:7440"
             )
-        self._channel = grpc.insecure_channel(self.address, options=options.CLIENT)
+        super().__init__(self.address, deadline_s)
         self._stub = controller_pb2_grpc.FleetServiceStub(self._channel)
 
     def __enter__(self) -> FleetClient:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._channel.close()
 
     def nodes(self) -> tuple[tuple[Message, ...], tuple[str, ...]]:
         """(FleetNode messages by name, the controller's own notes)."""
@@ -188,37 +198,20 @@ class FleetClient:
     def watch(self, *, node: str = "", after_id: int | None = None) -> Iterator[Message]:
         """FleetEvent messages as they are committed; ends with UnavailableError."""
         request = controller_pb2.WatchEventsRequest(node=node, after_id=after_id)
-        self._reach()
-        try:
-            yield from self._stub.WatchEvents(request)
-        except grpc.RpcError as error:
-            raise self._sentence(error) from error
+        return self._follow(self._stub.WatchEvents, request)
 
-    def _reach(self) -> None:
-        # A stream has no deadline of its own: one that accepts and says nothing would hold it.
-        try:
-            grpc.channel_ready_future(self._channel).result(timeout=self._deadline_s)
-        except grpc.FutureTimeoutError:
-            raise UnavailableError(
-                f"controller {self.address}: no answer within {self._deadline_s:g} s",
-                "is it running there (nodeagent-controller), and is the way to it open?",
-            ) from None
-
-    def _ask(self, call: Callable[..., Message], request: Message) -> Message:
-        try:
-            return call(request, timeout=self._deadline_s)
-        except grpc.RpcError as error:
-            raise self._sentence(error) from error
+    def _silent(self) -> UnavailableError:
+        return UnavailableError(
+            f"controller {self.address}: no answer within {self._deadline_s:g} s",
+            "is it running there (nodeagent-controller), and is the way to it open?",
+        )
 
     def _sentence(self, error: Message) -> NodeagentError:
         code, details = error.code(), error.details()
         if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION):
             return NodeagentError(details, "nodeagentctl fleet nodes")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return UnavailableError(
-                f"controller {self.address}: no answer within {self._deadline_s:g} s",
-                "is it running there (nodeagent-controller), and is the way to it open?",
-            )
+            return self._silent()
         if code is grpc.StatusCode.UNAVAILABLE:
             return UnavailableError(
                 f"controller {self.address}: cannot be reached: {details}",
