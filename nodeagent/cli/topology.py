@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from nodeagent.cli.check import POLICY
 from nodeagent.cli.main import Invocation, LazyGroup
 
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
@@ -28,21 +29,30 @@ def topology() -> None:
     "           nodeagentctl topology show --svg machine.svg"
 )
 @click.option("--svg", metavar="FILE", help="Draw it into FILE (- is stdout) instead.")
+@POLICY
 @click.pass_obj
-def show(invocation: Invocation, svg: str | None) -> int:
+def show(invocation: Invocation, svg: str | None, policy: str | None) -> int:
     """Show packages, NUMA nodes, L3 groups and the PCIe tree with GPUs, NICs and NVMe drives.
 
-    Works without root; what could not be read is listed at the end. Exit 3 when nothing could.
+    What `topology check` finds stands beside the device it is about. Works without root; what
+    could not be read is listed at the end. Exit 3 when nothing could.
     """
+    import time
+
+    from nodeagent.check.judge import judge
     from nodeagent.cli.host import read_host
     from nodeagent.cli.output import emit_json
+    from nodeagent.cli.policy import read_policy
 
+    rules = read_policy(policy)
     snapshot = read_host(invocation)
+    drawn = svg is not None or invocation.output == "table"
+    findings = judge(snapshot, rules, time.time_ns()) if drawn else ()
     if svg is not None:
         from nodeagent.cli.output import write_whole
         from nodeagent.cli.render.topology_svg import topology_svg
 
-        write_whole(svg, topology_svg(snapshot))
+        write_whole(svg, topology_svg(snapshot, findings))
     elif invocation.output != "table":
         from nodeagent.cli.render.topology_json import topology_json
 
@@ -50,5 +60,5 @@ def show(invocation: Invocation, svg: str | None) -> int:
     else:
         from nodeagent.cli.render.topology_tree import print_topology
 
-        print_topology(snapshot)
+        print_topology(snapshot, findings)
     return 0 if snapshot.topology.online or snapshot.topology.pci else 3

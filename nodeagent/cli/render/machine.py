@@ -1,125 +1,106 @@
-"""The machine as nested items: what the tree on a terminal and the picture both draw."""
+"""The machine as nested items: packages, NUMA nodes, L3 groups, PCIe trees."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from itertools import groupby
 
+from nodeagent.cli.render.devices import roots, shown
+from nodeagent.cli.render.item import Item
+from nodeagent.cli.render.words import many, short, size
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.pci import Link, PciFunction
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.topology import Cache, NodeKind, NumaNode, Topology
+from nodeagent.model.topology import Cache, NodeKind, NumaNode, Package, Topology
 
-GENERATION = {2.5: "1.0", 5.0: "2.0", 8.0: "3.0", 16.0: "4.0", 32.0: "5.0", 64.0: "6.0"}
-"""PCIe generation by GT/s."""
-VENDORS = {
-    "10de": "NVIDIA",
-    "1002": "AMD",
-    "1022": "AMD",
-    "8086": "Intel",
-    "15b3": "Mellanox",
-    "14e4": "Broadcom",
-    "1000": "Broadcom",
-    "10b5": "PLX",
-    "11f8": "Microchip",
-    "144d": "Samsung",
-    "1344": "Micron",
-    "1c5c": "SK hynix",
-    "1e0f": "Kioxia",
-    "1d0f": "Amazon",
-    "1af4": "virtio",
-    "1a03": "ASPEED",
-    "102b": "Matrox",
-    "19e5": "Huawei",
-    "1ae0": "Google",
-    "1414": "Microsoft",
-}
-"""Vendors one meets on GPU nodes. Source: the PCI ID repository."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """A thing with what to say of it and what is inside. `odd`: some fact needs attention."""
-
-    kind: str
-    """machine, package, node, l3, root, switch, gpu, nic, nvme, or other."""
-    title: str
-    facts: tuple[str, ...] = ()
-    odd: bool = False
-    inside: tuple[Item, ...] = field(default=())
-
-
-def size(count: int) -> str:
-    """Bytes with a binary unit, at most three digits."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"
-
-
-def short(cpus: CpuSet) -> str:
-    """A cpulist for the eye: a stride as the kernel writes it (`0-110:1/2`), at most 48 long."""
-    text = str(cpus)
-    if len(text) <= 48:
-        return text
-    ids = list(cpus)
-    step = ids[1] - ids[0]
-    if ids == list(range(ids[0], ids[-1] + 1, step)):
-        return f"{ids[0]}-{ids[-1]}:1/{step}"
-    head = text[:32].rpartition(",")[0]
-    return f"{head},... ({len(ids)} CPUs)"
+MANY = 4
+"""More packages than this with nothing inside, or nodes that are all alike, become one line."""
 
 
 def machine(snapshot: Snapshot) -> Item:
     """The whole machine."""
     topology = snapshot.topology
     host = snapshot.host
-    facts = [_counts(topology)]
-    if host.cpu_model:
-        facts.insert(0, host.cpu_model)
+    facts = [host.cpu_model] if host.cpu_model else []
+    facts.append(_counts(topology))
+    memory = _memory(topology)
+    if memory:
+        facts.append(memory)
+    odd = []
     if host.virtual:
-        facts.append(
+        odd.append(
             f"virtual machine (hypervisor: {host.virtual}): its PCIe and NUMA need not be real"
         )
+    offline = topology.present - topology.online
+    if offline and topology.online:
+        odd.append(f"offline CPUs {short(offline)}")
     facts += _isolation(snapshot)
     name = host.hostname or ("this machine" if snapshot.live else "recorded machine")
-    inside = [_package(snapshot, p.id, p.cpus) for p in topology.packages]
-    placed = {n.id for p in topology.packages for n in _nodes_of(topology, p.cpus)}
-    rest = [n for n in topology.nodes if n.id not in placed]
-    inside += [_node(snapshot, n) for n in rest]
-    if not topology.nodes:
-        inside += [_l3(c) for c in topology.caches if c.level == 3]
-    known = {n.id for n in topology.nodes}
-    inside += _roots(snapshot, [f for f in topology.pci if f.numa_node not in known])
     return Item(
         kind="machine",
         title=f"{name}" + (f", Linux {host.kernel}" if host.kernel else ""),
         facts=tuple(facts),
-        odd=host.virtual is not None,
-        inside=tuple(inside),
+        odd=tuple(odd),
+        keys=frozenset(("machine",)),
+        inside=tuple(_inside(snapshot)),
     )
 
 
-def _counts(topology: Topology) -> str:
-    def many(count: int, word: str) -> str:
-        return f"{count} {word}{'s' if count != 1 else ''}"
+def _inside(snapshot: Snapshot) -> list[Item]:
+    topology = snapshot.topology
+    inside = _folded_packages([_package(snapshot, p) for p in topology.packages])
+    placed = {n.id for p in topology.packages for n in _nodes_of(topology, p.cpus)}
+    inside += _nodes(snapshot, [n for n in topology.nodes if n.id not in placed])
+    if not topology.nodes and not topology.packages:
+        inside += l3_items(topology, topology.online)
+    known = {n.id for n in topology.nodes}
+    homeless = [f for f in topology.pci if f.numa_node not in known and shown(f)]
+    by_node = sorted({f.numa_node for f in homeless}, key=lambda n: -1 if n is None else n)
+    for node in by_node:
+        found = tuple(roots(snapshot, [f for f in homeless if f.numa_node == node]))
+        if not topology.nodes and node is None:
+            inside += found
+            continue
+        if node is None:
+            one = len(topology.nodes) == 1
+            why = "the firmware does not say which" + ("; there is only one" if one else "")
+            inside.append(Item(kind="unplaced", title="node ?", facts=(why,), inside=found))
+        else:
+            why = "the devices name this node; it is not among the nodes that were read"
+            inside.append(Item(kind="unplaced", title=f"node {node}", odd=(why,), inside=found))
+    return inside
 
+
+def _counts(topology: Topology) -> str:
     threads = {len(c) for c in topology.cores}
-    per_core = f", {threads.pop()} per core" if len(threads) == 1 else ""
-    parts = [
-        many(len(topology.packages), "package"),
-        many(len(topology.cores), "core"),
-        many(len(topology.online), "PU") + per_core,
-        many(len(topology.nodes), "NUMA node"),
-    ]
-    gpus = sum(f.computes for f in topology.pci)
-    if gpus:
-        parts.append(many(gpus, "GPU"))
-    offline = topology.present - topology.online
-    if offline:
-        parts.append(f"CPUs {offline} off-line")
+    per_core = f" ({threads.pop()} per core)" if len(threads) == 1 and max(threads) > 1 else ""
+    functions = [f for f in topology.pci if shown(f)]
+    counted = (
+        (len(topology.packages), "package", ""),
+        (len(topology.cores), "core", ""),
+        (len(topology.online), "PU", per_core),
+        (len(topology.nodes), "NUMA node", ""),
+        (sum(f.computes for f in functions), "GPU", ""),
+        (sum(f.is_nic for f in functions), "NIC", ""),
+        (sum(f.is_nvme for f in functions), "NVMe drive", ""),
+    )
+    parts = [many(count, word) + more for count, word, more in counted if count]
+    if not topology.online:
+        parts.insert(0, "CPUs not known")
+    if not topology.pci:
+        parts.append("no PCI devices seen")
     return ", ".join(parts)
+
+
+def _memory(topology: Topology) -> str:
+    known = [n for n in topology.nodes if n.memory_bytes is not None]
+    if len(known) < 2:
+        return ""
+    total = sum(n.memory_bytes or 0 for n in known)
+    gpu = sum(n.memory_bytes or 0 for n in known if n.kind is NodeKind.GPU_MEMORY)
+    more = f", {size(gpu)} of it GPU memory" if gpu else ""
+    lacking = len(topology.nodes) - len(known)
+    untold = f", {many(lacking, 'node')} not known" if lacking else ""
+    return f"memory {size(total)}{more}{untold}"
 
 
 def _isolation(snapshot: Snapshot) -> list[str]:
@@ -129,10 +110,15 @@ def _isolation(snapshot: Snapshot) -> list[str]:
         now: CpuSet = getattr(force, name)
         wanted: CpuSet = getattr(asked, name)
         if now:
-            found.append(f"{name} {now}")
+            found.append(f"{name} {short(now)}")
         if wanted and wanted != now:
-            found.append(f"{name} asked for: {wanted}, in force: {now or 'none'}")
+            found.append(
+                f"{name} asked for: {short(wanted)}, in force: {short(now) if now else 'none'}"
+            )
     return found
+
+
+# ---- packages ----------------------------------------------------------------------------------
 
 
 def _nodes_of(topology: Topology, cpus: CpuSet) -> list[NumaNode]:
@@ -140,25 +126,53 @@ def _nodes_of(topology: Topology, cpus: CpuSet) -> list[NumaNode]:
     return [n for n in topology.nodes if n.cpus and n.cpus <= cpus]
 
 
-def _package(snapshot: Snapshot, number: int, cpus: CpuSet) -> Item:
+def _package(snapshot: Snapshot, package: Package) -> Item:
     topology = snapshot.topology
-    nodes = _nodes_of(topology, cpus)
-    inside = [_node(snapshot, n) for n in nodes]
-    if topology.nodes and not nodes:
+    nodes = _nodes_of(topology, package.cpus)
+    title = f"package {package.id}" if package.id >= 0 else "package"
+    keys = frozenset((title,))
+    if len(nodes) == 1 and nodes[0].cpus == package.cpus:
+        node = _node(snapshot, nodes[0])
+        return Item(
+            kind="node",
+            title=f"{title}, {node.title}",
+            facts=node.facts,
+            odd=node.odd,
+            keys=keys | node.keys,
+            node=node.node,
+            inside=node.inside,
+        )
+    inside = _nodes(snapshot, nodes)
+    if not nodes:
         # A node that spans packages is drawn beside them.
-        inside = [_l3(c) for c in topology.caches if c.level == 3 and c.cpus <= cpus]
+        inside = l3_items(topology, package.cpus)
     return Item(
         kind="package",
-        title=f"package {number}" if number >= 0 else "package",
-        facts=(f"CPUs {short(cpus)}",),
+        title=title,
+        facts=(f"CPUs {short(package.cpus)}",),
+        keys=keys,
         inside=tuple(inside),
     )
 
 
-def _l3(cache: Cache, others: str = "") -> Item:
-    label = "L3" if cache.size_bytes is None else f"L3 {size(cache.size_bytes)}"
-    return Item(kind="l3", title=label, facts=(others or f"CPUs {short(cache.cpus)}",))
+def _folded_packages(items: list[Item]) -> list[Item]:
+    """Virtual machines often have a package for each CPU: one line for all of them."""
+    if len(items) <= MANY or any(i.kind != "package" for i in items):
+        return items
+    if any(c.kind != "l3" for i in items for c in i.inside):
+        return items
+    first, last = items[0], items[-1]
+    return [
+        Item(
+            kind="package",
+            title=f"{len(items)} packages",
+            facts=(f"{first.title} with {first.facts[0]} to {last.title} with {last.facts[0]}",),
+            keys=frozenset().union(*(i.keys for i in items)),
+        )
+    ]
 
+
+# ---- nodes -------------------------------------------------------------------------------------
 
 _HOLDS = {
     NodeKind.MEMORY: "memory only",
@@ -168,9 +182,45 @@ _HOLDS = {
 }
 
 
+def _nodes(snapshot: Snapshot, nodes: Sequence[NumaNode]) -> list[Item]:
+    """An item for each node; runs of nodes without CPUs that are all alike become one."""
+    used = {f.numa_node for f in snapshot.topology.pci if shown(f)}
+
+    def alike(node: NumaNode) -> object:
+        if node.cpus or node.id in used:
+            return node.id
+        return (node.kind, node.memory_bytes)
+
+    found = []
+    for _, group in groupby(nodes, alike):
+        run = list(group)
+        if len(run) < 3:
+            found += [_node(snapshot, n) for n in run]
+            continue
+        kind = run[0].kind
+        each = run[0].memory_bytes
+        facts = [f"{len(run)} nodes", "no CPUs"]
+        if each:
+            facts.append(f"{size(each)} each")
+        elif each is None:
+            facts.append("memory not known")
+        facts.append(_HOLDS.get(kind, kind.value))
+        found.append(
+            Item(
+                kind="node",
+                title=f"NUMA nodes {short(CpuSet.of(n.id for n in run))}",
+                facts=tuple(facts),
+                keys=frozenset(f"node {n.id}" for n in run),
+                node=run[0],
+            )
+        )
+    return found
+
+
 def _node(snapshot: Snapshot, node: NumaNode) -> Item:
     topology = snapshot.topology
     facts = [f"CPUs {short(node.cpus)}" if node.cpus else "no CPUs"]
+    odd = []
     if node.memory_bytes is None:
         facts.append("memory not known")
     elif node.memory_bytes:
@@ -178,158 +228,91 @@ def _node(snapshot: Snapshot, node: NumaNode) -> Item:
         facts.append(
             size(node.memory_bytes) + (f" ({size(free)} free)" if free is not None else "")
         )
-    if node.kind in _HOLDS:
+    if node.kind in (NodeKind.CPU, NodeKind.EMPTY) and node.memory_bytes is not None:
+        odd.append(_HOLDS[node.kind])
+    elif node.kind in (NodeKind.MEMORY, NodeKind.GPU_MEMORY):
         facts.append(_HOLDS[node.kind])
-    if len(node.distances) > 1:
-        facts.append("distances " + " ".join(f"{i}:{d}" for i, d in node.distances))
+    caches = _l3(topology, node.cpus)
+    inside = []
+    if len(caches) == 1:
+        facts.append(_one_l3(topology, node, caches[0]))
+    else:
+        inside += l3_items(topology, node.cpus)
+    if node.distances:
+        facts += distances(node)
     pools = [h for h in node.hugepages if h.total]
     if pools:
         facts.append(
             "hugepages "
-            + ", ".join(f"{h.total} x {size(h.size_bytes)} ({h.free} free)" for h in pools)
+            + ", ".join(f"{h.total:,} x {size(h.size_bytes)} ({h.free:,} free)" for h in pools)
         )
-    inside = []
-    for cache in topology.caches:
-        if cache.level == 3 and cache.cpus & node.cpus:
-            shared = [n.id for n in topology.nodes if n.cpus & cache.cpus and n is not node]
-            more = f"shared with NUMA node {CpuSet.of(shared)}" if shared else ""
-            inside.append(_l3(cache, more))
-    inside += _roots(snapshot, [f for f in topology.pci if f.numa_node == node.id])
+    inside += roots(snapshot, [f for f in topology.pci if f.numa_node == node.id])
     return Item(
         kind="node",
         title=f"NUMA node {node.id}",
         facts=tuple(facts),
-        odd=node.kind in (NodeKind.CPU, NodeKind.EMPTY),
+        odd=tuple(odd),
+        keys=frozenset((f"node {node.id}",)),
+        node=node,
         inside=tuple(inside),
     )
 
 
-# ---- PCI ---------------------------------------------------------------------------------------
+def distances(node: NumaNode) -> list[str]:
+    """`distance 12 to node 1-3, 32 to 4-7`: nodes of one distance together, nearest first."""
+    by_value: dict[int, list[int]] = {}
+    for other, value in node.distances:
+        if other != node.id:
+            by_value.setdefault(value, []).append(other)
+    if not by_value:
+        return []
+    parts = [f"{value} to {short(CpuSet.of(ids), 24)}" for value, ids in sorted(by_value.items())]
+    rest = f" and {len(parts) - 4} more" if len(parts) > 4 else ""
+    first, *others = parts[:4]
+    first = first.replace(" to ", " to node ")
+    return [f"distance {', '.join((first, *others))}{rest}"]
 
 
-def _shown(function: PciFunction) -> bool:
-    """GPUs, NICs and NVMe drives; a virtual function is counted on its physical one."""
-    return (function.is_gpu or function.is_nic or function.is_nvme) and not function.physfn
+# ---- L3 groups ---------------------------------------------------------------------------------
 
 
-def _roots(snapshot: Snapshot, functions: list[PciFunction]) -> list[Item]:
-    """Root buses with devices to show, each a tree in which lone bridges are folded away."""
-    roots: dict[str, list[PciFunction]] = {}
-    for function in functions:
-        if _shown(function):
-            roots.setdefault(function.root_bus, []).append(function)
+def _l3(topology: Topology, cpus: CpuSet) -> list[Cache]:
+    return [c for c in topology.caches if c.level == 3 and c.cpus & cpus]
+
+
+def _one_l3(topology: Topology, node: NumaNode, cache: Cache) -> str:
+    label = "L3" if cache.size_bytes is None else f"L3 {size(cache.size_bytes)}"
+    beside = [n.id for n in topology.nodes if n.cpus & cache.cpus and n.id != node.id]
+    if beside:
+        return f"{label} shared with node {short(CpuSet.of(beside), 24)}"
+    rest = len(node.cpus - cache.cpus)
+    return f"{label} for {short(cache.cpus)}" if rest else label
+
+
+def l3_items(topology: Topology, cpus: CpuSet) -> list[Item]:
+    """The L3 caches of those CPUs: groups that are alike in one line."""
+    cores = topology.cores
+
+    def shape(cache: Cache) -> tuple[int, int, int]:
+        count = sum(1 for core in cores if core & cache.cpus)
+        return (cache.size_bytes or 0, count, len(cache.cpus))
+
+    by_shape: dict[tuple[int, int, int], list[Cache]] = {}
+    for cache in _l3(topology, cpus):
+        by_shape.setdefault(shape(cache), []).append(cache)
     found = []
-    for bus, ends in sorted(roots.items()):
-        inside = _branches(snapshot, [(f.parents[::-1], f) for f in ends])
-        unknown = "" if ends[0].numa_node is not None else "NUMA node not known"
-        found.append(
-            Item(
-                kind="root",
-                title=f"PCIe root {bus}" if bus else "PCI",
-                facts=(unknown,) if unknown else (),
-                inside=tuple(inside),
-            )
-        )
-    return found
-
-
-Branch = tuple[tuple[str, ...], PciFunction]
-"""Bridges still to go, from the root downward, and the device."""
-
-
-def _branches(snapshot: Snapshot, branches: list[Branch]) -> list[Item]:
-    groups: dict[str, list[Branch]] = {}
-    for path, end in branches:
-        groups.setdefault(path[0] if path else "", []).append((path[1:], end))
-    found = []
-    for bridge, below in groups.items():
-        if bridge == "":
-            found += [_device(snapshot, end) for _, end in below]
-        elif len(below) == 1:
-            found.append(_device(snapshot, below[0][1]))
+    for (size_bytes, count, _), caches in by_shape.items():
+        amount = f"{size(size_bytes)}" if size_bytes else ""
+        lists = [short(c.cpus, 32) for c in caches]
+        if len(caches) == 1:
+            title, facts = f"L3 {amount}".strip(), [many(count, "core"), f"CPUs {lists[0]}"]
         else:
-            inside = _branches(snapshot, below)
-            if len(inside) == 1:
-                found += inside
-                continue
-            at = snapshot.topology.function(bridge)
-            text, odd = link_text(at.link if at else None)
-            # Several functions of one device under one port are no switch.
-            boards = {end.bdf.rpartition(".")[0] for _, end in below}
-            if len(boards) == 1:
-                found += inside
-                continue
-            found.append(
-                Item(
-                    kind="switch",
-                    title=f"switch {bridge}",
-                    facts=(text,) if text else (),
-                    odd=odd,
-                    inside=tuple(inside),
-                )
-            )
+            title = f"{len(caches)} L3 groups of {many(count, 'core')}"
+            facts = [f"{amount} each"] if amount else []
+            kept = len(lists)
+            while kept > 1 and len("; ".join(lists[:kept])) > 52:
+                kept -= 1
+            more = f"; and {len(lists) - kept} more" if kept < len(lists) else ""
+            facts.append("CPUs " + "; ".join(lists[:kept]) + more)
+        found.append(Item(kind="l3", title=title, facts=tuple(facts)))
     return found
-
-
-def link_text(link: Link | None) -> tuple[str, bool]:
-    """`PCIe 4.0 x8 of 5.0 x16`, and whether it is less than this end can do."""
-    if link is None or link.speed_gts is None or not link.width:
-        return "", False
-    now = f"PCIe {GENERATION.get(link.speed_gts, f'{link.speed_gts:g} GT/s')} x{link.width}"
-    slower = link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
-    narrower = bool(link.max_width) and link.width < (link.max_width or 0)
-    if not slower and not narrower:
-        return now, False
-    speed = link.max_speed_gts or link.speed_gts
-    return f"{now} of {GENERATION.get(speed, f'{speed:g} GT/s')} x{link.max_width}", True
-
-
-def _device(snapshot: Snapshot, function: PciFunction) -> Item:
-    link, odd = link_text(function.link)
-    vendor = VENDORS.get(function.vendor, function.vendor)
-    facts = [vendor] if vendor else []
-    if function.is_gpu:
-        kind = "gpu" if function.computes else "other"
-        title = gpu_names(snapshot).get(function.bdf, "GPU") if function.computes else "display"
-    elif function.is_nic:
-        kind, title = "nic", "NIC"
-    else:
-        kind, title = "nvme", "NVMe"
-    names: list[str] = []
-    for gpu in snapshot.gpus:
-        if gpu.bdf == function.bdf:
-            names.append(gpu.name or "")
-            if gpu.error:
-                facts.append(gpu.error)
-                odd = True
-    for nic in snapshot.nics:
-        if nic.bdf == function.bdf:
-            names.append(nic.name if nic.rdma is None else f"{nic.name}/{nic.rdma}")
-            if nic.speed_mbps:
-                facts.append(f"{nic.speed_mbps / 1000:g} Gb/s")
-            elif nic.operstate == "down":
-                facts.append("down")
-    for drive in snapshot.nvmes:
-        if drive.bdf == function.bdf:
-            names.append(drive.name)
-            if drive.model:
-                facts = [drive.model]
-    if function.vfs:
-        facts.append(f"{function.vfs} VFs")
-    if link:
-        facts.append(link)
-    if function.driver is None and any(f.driver for f in snapshot.topology.pci):
-        facts.append("no driver")
-    return Item(
-        kind=kind,
-        title=f"{title} {function.bdf}",
-        facts=(*filter(None, names), *facts),
-        odd=odd,
-    )
-
-
-def gpu_names(snapshot: Snapshot) -> dict[str, str]:
-    """GPU0, GPU1, ... by BDF: the driver's numbers, or address order where none is loaded."""
-    known = {g.bdf: f"GPU{g.index}" for g in snapshot.gpus}
-    computing = [f.bdf for f in snapshot.topology.pci if f.computes]
-    return known or {bdf: f"GPU{i}" for i, bdf in enumerate(computing)}

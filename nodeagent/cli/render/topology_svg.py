@@ -1,193 +1,362 @@
-"""The machine as a picture: boxes inside boxes, legible at eight GPUs on one screen."""
+"""The machine as a picture: packages, nodes with memory, cores and caches, PCIe trees, findings."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
 
-from nodeagent.cli.render.machine import Item, gpu_names, machine
+from nodeagent.cli.render.badge import COLOUR, SIGN, badge, badges, warn
+from nodeagent.cli.render.item import Item
+from nodeagent.cli.render.machine import distances, machine
+from nodeagent.cli.render.marks import Marks, place
+from nodeagent.cli.render.picture_links import links
+from nodeagent.cli.render.picture_node import ISOLATED, PLAIN, core_groups, memory_bar
+from nodeagent.cli.render.picture_pci import FILL, tree
+from nodeagent.cli.render.svg import (
+    FAINT,
+    RED,
+    Group,
+    Line,
+    Shape,
+    Text,
+    document,
+    fit,
+    text_width,
+)
+from nodeagent.cli.render.words import many, short, size
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.snapshot import Snapshot
 
-FONT = 12
-LINE = 16
-PAD = 8
-GAP = 8
-DEVICE_WIDTH = 216
-CHARACTER = 6.5
-"""Mean width of a character of the sans-serif face at FONT pixels."""
-
-FILL = {
-    "machine": ("#ffffff", "#ffffff"),
-    "package": ("#f4f5f7", "#8a94a6"),
-    "node": ("#ffffff", "#3b6ea5"),
-    "l3": ("#eef3f8", "#9fb4cc"),
-    "root": ("#fafafa", "#b8bec8"),
-    "switch": ("#eceff4", "#8a94a6"),
-    "gpu": ("#dff3e1", "#2e7d32"),
-    "nic": ("#efe3f6", "#7b3fa0"),
-    "nvme": ("#fdf1d2", "#b07d00"),
-    "other": ("#ffffff", "#b8bec8"),
-}
-"""(fill, border) by kind; the word stands in every box too, for those who do not see colours."""
-ROW_WIDTH = {"machine": 1400, "package": 1060, "node": 520}
-"""Width at which the boxes inside begin a new row; other kinds stack theirs."""
-DEVICES = ("gpu", "nic", "nvme", "other")
+PAD, GAP = 10.0, 10.0
+ASPECT = 1.5
+"""Width by height that a picture comes near to."""
+WIDTHS = (760.0, 1000.0, 1250.0, 1500.0, 1800.0, 2200.0, 2800.0)
+MAX_FINDINGS = 24
+"""Findings spelled out below the picture; the rest are counted."""
 
 
-@dataclass(slots=True)
-class Box:
-    """An item with its place; `x` and `y` are relative to the box around it."""
-
-    item: Item
-    lines: list[str]
-    inside: list[Box]
-    width: float = 0
-    height: float = 0
-    x: float = 0
-    y: float = 0
-
-
-def topology_svg(snapshot: Snapshot) -> str:
+def topology_svg(snapshot: Snapshot, findings: Sequence[Finding] = ()) -> str:
     """The picture as SVG text."""
     top = machine(snapshot)
-    links = _links(snapshot)
-    if links:
-        top = Item(
-            kind=top.kind,
-            title=top.title,
-            facts=(*top.facts, *links),
-            odd=top.odd,
-            inside=top.inside,
-        )
-    box = _layout(top)
-    width, height = box.width + 2 * PAD, box.height + 2 * PAD + LINE + GAP
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-        f'font-family="Helvetica, Arial, sans-serif" font-size="{FONT}">',
-        f"<title>{escape(top.title)}</title>",
-        '<rect width="100%" height="100%" fill="#ffffff"/>',
-    ]
-    _draw(box, PAD, PAD, out)
-    _legend(PAD * 2, box.height + PAD + LINE, out)
-    out.append("</svg>")
-    return "\n".join(out) + "\n"
+    marks = place(snapshot, top, findings)
+    # Packages that are frames around nodes have rows of their own.
+    frames = [b for b in (_box(snapshot, i, marks) for i in top.inside if i.kind == "package") if b]
+    others = [b for b in (_box(snapshot, i, marks) for i in top.inside if i.kind != "package") if b]
+    body = _below([_best(g) for g in (frames, others) if g])
+    parts = [_header(top, marks, max(body.width, 720.0)), body]
+    between = links(snapshot)
+    if between is not None:
+        parts.append(between)
+    width = max(p.width for p in parts)
+    if findings:
+        parts.append(_list(marks, width))
+    parts.append(_legend(snapshot, top, marks, width))
+    page = Group(width + 2 * PAD, 0)
+    y = PAD
+    for part in parts:
+        page.put(part, PAD, y)
+        y += part.height + GAP
+    page.height = y
+    description = ". ".join((*top.facts, *top.odd, _summary(marks) if findings else ""))
+    return document(page, f"{top.title}: its topology", description)
 
 
-def _links(snapshot: Snapshot) -> list[str]:
-    """Direct links between GPUs in words: all alike in one sentence, else the first few."""
-    names = gpu_names(snapshot)
-    pairs = [
-        (f"{names.get(r.a, r.a)}-{names.get(r.b, r.b)}", f"{k.count} {k.type}")
-        for r in snapshot.topology.relations
-        for k in r.links
-    ]
-    if not pairs:
-        return []
-    kinds = Counter(text for _, text in pairs)
-    many = len(names) * (len(names) - 1) // 2
-    if len(kinds) == 1 and len(pairs) == many:
-        return [f"direct links: {pairs[0][1]} between every two GPUs"]
-    shown = ", ".join(f"{pair} {text}" for pair, text in pairs[:12])
-    return [f"direct links: {shown}" + (f", and {len(pairs) - 12} more" if len(pairs) > 12 else "")]
+# ---- boxes in rows -----------------------------------------------------------------------------
 
 
-def _layout(item: Item) -> Box:
-    inside = [_layout(child) for child in sorted(item.inside, key=_rank)]
-    box = Box(item, [item.title, *item.facts], inside)
-    if item.kind in DEVICES:
-        box.width = DEVICE_WIDTH
-        box.height = 2 * PAD + LINE * len(box.lines) - 4
-        return box
-    if item.kind == "l3":
-        box.lines = [", ".join(box.lines)]
-    if item.kind in ("root", "switch") and inside:
-        # One line, the facts beside the title.
-        box.lines = [item.title]
-    text = max(len(line) for line in box.lines) * CHARACTER + 2 * PAD
-    y = float(PAD + LINE * len(box.lines) + 4)
-    limit = ROW_WIDTH.get(item.kind, 0)
-    x = float(PAD)
-    row_height = 0.0
+def _rows(boxes: Sequence[Group], limit: float, *, even: bool = True) -> Group:
+    """Boxes side by side, in rows of at most that width; those of a row get one height."""
+    framed = [b for b in boxes if b.border != "none"]
+    widest = max((b.width for b in framed), default=0.0)
+    if framed and min(b.width for b in framed) > 0.7 * widest:
+        for box in framed:
+            box.width = widest
+    group = Group(0, 0)
+    x = y = 0.0
+    row: list[Group] = []
+
+    def end() -> float:
+        tallest = max((b.height for b in row), default=0.0)
+        for box in row:
+            if even and box.border != "none":
+                box.height = tallest
+        return tallest
+
+    for box in boxes:
+        if row and x + box.width > limit:
+            y += end() + GAP
+            x, row = 0.0, []
+        group.put(box, x, y)
+        row.append(box)
+        x += box.width + GAP
+        group.width = max(group.width, x - GAP)
+    group.height = y + end()
+    return group
+
+
+def _below(groups: Sequence[Group]) -> Group:
+    """Groups one below the other."""
+    whole = Group(max((g.width for g in groups), default=0.0), 0)
+    for group in groups:
+        whole.put(group, 0, whole.height + (GAP if whole.inside else 0))
+        whole.height = group.y + group.height
+    return whole
+
+
+def _best(boxes: Sequence[Group]) -> Group:
+    """The rows whose shape is nearest to ASPECT."""
+    if not boxes:
+        return Group(0, 0)
+    heights = [b.height for b in boxes]
+
+    def trial(limit: float) -> float:
+        for box, height in zip(boxes, heights, strict=True):
+            box.height = height
+        rows = _rows(boxes, limit)
+        return abs(math.log(max(rows.width, 1) / max(rows.height, 1) / ASPECT))
+
+    widest = max(b.width for b in boxes)
+    limit = min((max(w, widest) for w in WIDTHS), key=trial)
+    for box, height in zip(boxes, heights, strict=True):
+        box.height = height
+    return _rows(boxes, limit)
+
+
+# ---- packages and nodes ------------------------------------------------------------------------
+
+
+def _box(snapshot: Snapshot, item: Item, marks: Marks) -> Group | None:
+    match item.kind:
+        case "package":
+            return _package(snapshot, item, marks)
+        case "node" | "unplaced":
+            return _node(snapshot, item, marks)
+        case "root" | "switch" | "gpu" | "nic" | "nvme" | "other":
+            return tree(item, marks)
+        case _:
+            return None
+
+
+def _package(snapshot: Snapshot, item: Item, marks: Marks) -> Group:
+    nodes = [b for b in (_box(snapshot, i, marks) for i in item.inside) if b is not None]
+    body = _best(nodes)
+    cpus = _cpus_of(snapshot, item)
+    if not nodes and cpus:
+        body = core_groups(snapshot, cpus)
+    # A package that only holds nodes is a frame around them.
+    return _framed(item, marks, [body], ("#f4f6f9", "#6b7789"), facts=item.facts)
+
+
+def _cpus_of(snapshot: Snapshot, item: Item) -> CpuSet:
+    named = [p for p in snapshot.topology.packages if f"package {p.id}" in item.keys]
+    if not named and len(snapshot.topology.packages) == 1:
+        named = list(snapshot.topology.packages)
+    return CpuSet.of(c for p in named for c in p.cpus)
+
+
+def _node(snapshot: Snapshot, item: Item, marks: Marks) -> Group:
+    parts: list[Group] = []
+    facts: list[str] = []
+    node = item.node
+    alone = len(item.keys) <= 2 and not item.title.startswith("NUMA nodes")
+    if node is not None and alone:
+        bar = memory_bar(node)
+        if bar is not None:
+            parts.append(bar)
+        facts += [f for f in item.facts if f in ("memory not known", "no CPUs")]
+        facts += distances(node)
+        pools = [h for h in node.hugepages if h.total]
+        if pools:
+            told = ", ".join(f"{h.total:,} x {size(h.size_bytes)} ({h.free:,} free)" for h in pools)
+            facts.append(f"hugepages {told}")
+        if node.cpus:
+            parts.append(core_groups(snapshot, node.cpus))
+    else:
+        facts += item.facts
+    trees = [tree(i, marks) for i in _gpus_first(item.inside) if i.kind != "l3"]
+    if trees:
+        parts.append(_best(trees) if item.kind == "unplaced" else _columns(trees))
+    fill = ("#fffdf5", "#a87600") if item.kind == "unplaced" else ("#ffffff", "#2f5f96")
+    return _framed(item, marks, parts, fill, facts=facts)
+
+
+def _gpus_first(items: Sequence[Item]) -> list[Item]:
+    return sorted(items, key=lambda i: not any(c.kind == "gpu" for c in i.walk()))
+
+
+def _columns(trees: Sequence[Group]) -> Group:
+    """Trees one below the other, in a second column where they are many."""
+    total = sum(t.height + GAP for t in trees)
+    columns = 1 if total <= 720 else 2 if total <= 1800 else 3
+    group = Group(0, 0)
+    x = y = 0.0
     widest = 0.0
-    before = ""
-    for child in inside:
-        kind = child.item.kind
-        # Caches have a row of their own.
-        apart = "l3" in (before, kind) and kind != before
-        before = kind
-        if x > PAD and (apart or x + child.width + PAD > limit):
-            x, y, row_height = float(PAD), y + row_height + GAP, 0.0
-        child.x, child.y = x, y
-        x += child.width + GAP
-        row_height = max(row_height, child.height)
-        widest = max(widest, x - GAP + PAD)
-    if inside and limit:
-        _stretch(inside)
-    box.width = max(widest, min(text, limit or text) if inside else text)
-    box.height = y + row_height + PAD if inside else y + 2
+    for box in trees:
+        if y and y + box.height > total / columns + 20:
+            x, y, widest = x + widest + 2 * GAP, 0.0, 0.0
+        group.put(box, x, y)
+        y += box.height + GAP
+        widest = max(widest, box.width)
+        group.width = max(group.width, x + box.width)
+        group.height = max(group.height, y - GAP)
+    return group
+
+
+def _framed(
+    item: Item,
+    marks: Marks,
+    parts: Sequence[Group],
+    colours: tuple[str, str],
+    *,
+    facts: Sequence[str],
+) -> Group:
+    """A box with a title, its signs, its facts, and what is inside below them."""
+    fill, border = colours
+    mine = marks.of(item)
+    signs = badges(mine, 150)
+    title = Text(PAD, 19, item.title, 13, bold=True)
+    least = text_width(title.text, 13, bold=True) + (signs.width + 10 if signs else 0)
+    wanted = [p.width for p in parts] + [text_width(f, 11) for f in (*facts, *item.odd)]
+    inner = max(min(max(wanted, default=0.0), max([420.0, *(p.width for p in parts)])), least)
+    tip = ", ".join((item.title, *item.facts, *item.odd))
+    box = Group(inner + 2 * PAD, 0, tip, fill, border, 1.4)
+    warn(box, mine)
+    box.write(title, inner - (signs.width + 6 if signs else 0))
+    if signs:
+        # At the title, not at the far end: boxes of a row are made equally wide later.
+        box.put(signs, PAD + text_width(title.text, 13, bold=True) + 8, 7)
+    y = 28.0
+    for fact in (*item.odd, *facts):
+        y += 15
+        colour = RED if fact in item.odd else FAINT
+        box.write(Text(PAD, y - 4, fact, 11, colour=colour), inner)
+    for part in parts:
+        y += 5
+        box.put(part, PAD, y)
+        y += part.height
+    box.height = y + PAD
     return box
 
 
-def _rank(item: Item) -> int:
-    """Where it stands among those beside it: what has a GPU in it comes first, after caches."""
-    if item.kind != "root":
-        return 0
-    return 1 if _holds_gpu(item) else 2
+# ---- header, findings, legend ------------------------------------------------------------------
 
 
-def _holds_gpu(item: Item) -> bool:
-    return item.kind == "gpu" or any(_holds_gpu(child) for child in item.inside)
+def _header(top: Item, marks: Marks, width: float) -> Group:
+    group = Group(width, 0, radius=0)
+    signs = badges(list(marks.of(top)), width / 3)
+    room = width - (signs.width + 8 if signs else 0)
+    group.write(Text(0, 22, top.title, 20, bold=True), room)
+    if signs:
+        group.put(signs, text_width(group.texts[0].text, 20, bold=True) + 8, 8)
+    y = 26.0
+    for line, odd in _lines(top, width):
+        y += 17
+        group.write(Text(0, y, line, 12.5, colour=RED if odd else FAINT), width)
+    group.height = y + 6
+    return group
 
 
-def _stretch(inside: Sequence[Box]) -> None:
-    """Boxes of one row get one height."""
-    for y in {b.y for b in inside}:
-        row = [b for b in inside if b.y == y]
-        tallest = max(b.height for b in row)
-        for box in row:
-            if box.item.kind != "l3":
-                box.height = tallest
+def _lines(top: Item, width: float) -> list[tuple[str, bool]]:
+    """Facts as lines of text, several in one where they fit."""
+    found: list[tuple[str, bool]] = []
+    for fact in top.facts:
+        joined = f"{found[-1][0]}, {fact}" if found else fact
+        if found and text_width(joined, 12.5) <= width:
+            found[-1] = (joined, False)
+        else:
+            found.append((fact, False))
+    return found + [(fact, True) for fact in top.odd]
 
 
-def _draw(box: Box, x: float, y: float, out: list[str]) -> None:
-    fill, border = FILL[box.item.kind]
-    whole = " | ".join([box.item.title, *box.item.facts])
-    out.append(
-        f'<g transform="translate({x:.1f} {y:.1f})"><title>{escape(whole)}</title>'
-        f'<rect width="{box.width:.1f}" height="{box.height:.1f}" rx="4" fill="{fill}" '
-        f'stroke="{border}"/>'
-    )
-    room = int((box.width - 2 * PAD) / CHARACTER)
-    for i, line in enumerate(box.lines):
-        weight = ' font-weight="bold"' if i == 0 and box.item.kind != "l3" else ""
-        odd = box.item.odd and (" of " in line or "lost" in line or "virtual" in line)
-        colour = "#a33600" if odd else "#1c2430"
-        shown = line if len(line) <= room else line[: max(1, room - 1)] + "…"
-        beside = ""
-        if box.item.kind in ("root", "switch") and box.item.facts:
-            colour_of = "#a33600" if box.item.odd else colour
-            beside = (
-                f'<tspan font-weight="normal" dx="8" fill="{colour_of}">'
-                f"{escape(box.item.facts[0])}</tspan>"
-            )
-        out.append(
-            f'<text x="{PAD}" y="{PAD + LINE * i + FONT - 2}" fill="{colour}"{weight}>'
-            f"{escape(shown)}{beside}</text>"
-        )
-    for child in box.inside:
-        _draw(child, child.x, child.y, out)
-    out.append("</g>")
+def _summary(marks: Marks) -> str:
+    verdicts = [m.finding.verdict for m in marks.marks]
+    bad = {v: verdicts.count(v) for v in (Verdict.FAIL, Verdict.WARN) if v in verdicts}
+    said = ", ".join(f"{n} {v}" for v, n in bad.items()) or "nothing wrong"
+    return f"{said} in {many(marks.answers + len(verdicts), 'answer')}"
 
 
-def _legend(x: float, y: float, out: list[str]) -> None:
-    for kind, word in (("gpu", "GPU"), ("nic", "NIC"), ("nvme", "NVMe"), ("switch", "PCIe switch")):
+def _list(marks: Marks, width: float) -> Group:
+    """What was found, by number; what nobody could answer is counted."""
+    group = Group(width, 0)
+    group.write(Text(0, 14, f"Findings: {_summary(marks)}", 13, bold=True), width)
+    y = 24.0
+    for mark in marks.marks[:MAX_FINDINGS]:
+        finding = mark.finding
+        sign = badge(finding.verdict, str(mark.number), finding.message)
+        group.put(sign, 0, y)
+        name = f"{finding.verdict} {finding.id}"
+        group.write(Text(52, y + 11.5, name, 11, bold=True, colour=COLOUR[finding.verdict]), 250)
+        at = 52 + max(230.0, text_width(group.texts[-1].text, 11, bold=True) + 10)
+        for line in _wrapped(f"{finding.subject}: {finding.message}", width - at, 11)[:2]:
+            group.write(Text(at, y + 11.5, line, 11), width - at)
+            y += 15
+        y += 4
+    rest = []
+    if len(marks.marks) > MAX_FINDINGS:
+        rest.append(many(len(marks.marks) - MAX_FINDINGS, "more finding"))
+    if marks.questions:
+        rest.append(f"{many(marks.questions, 'question')} without an answer")
+    if rest:
+        words = f"{', '.join(rest)}: nodeagentctl topology check"
+        group.write(Text(0, y + 12, words, 11, colour=FAINT), width)
+        y += 18
+    group.height = y
+    return group
+
+
+def _wrapped(text: str, room: float, letters: float) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        joined = f"{lines[-1]} {word}".strip()
+        if text_width(joined, letters) <= room or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    if len(lines) > 2:
+        lines[1] = fit(lines[1] + " " + " ".join(lines[2:]), room, letters)
+    return lines
+
+
+def _legend(snapshot: Snapshot, top: Item, marks: Marks, width: float) -> Group:
+    """Only what the picture shows."""
+    entries: list[tuple[Shape | Line, str]] = []
+    drawn = list(top.walk())
+    kinds = {i.kind for i in drawn}
+    words = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "switch": "PCIe switch"}
+    for kind in (k for k in words if k in kinds):
         fill, border = FILL[kind]
-        out.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="12" height="12" rx="2" fill="{fill}" '
-            f'stroke="{border}"/>'
-            f'<text x="{x + 18:.1f}" y="{y + 10:.1f}" fill="#1c2430">{word}</text>'
+        entries.append((Shape(0, 0, 13, 13, fill, border, 3), words[kind]))
+    if any(i.link for i in drawn):
+        entries.append((Line([(0, 6.5), (16, 6.5)], width=3), "5.0 x16: PCIe generation and lanes"))
+    if any(i.slow for i in drawn):
+        entries.append(
+            (Line([(0, 6.5), (16, 6.5)], RED, 3, True), "3.0 x8 of 5.0 x16: less than it can do")
         )
-        x += 40 + len(word) * CHARACTER
+    if snapshot.topology.online:
+        entries.append((Shape(0, 0, 11, 11, PLAIN[0], PLAIN[1], 2), "core"))
+    quiet = snapshot.topology.isolation.isolated | snapshot.topology.isolation.nohz_full
+    if quiet:
+        entries.append(
+            (Shape(0, 0, 11, 11, ISOLATED[0], ISOLATED[1], 2), f"isolated core ({short(quiet)})")
+        )
+    seen = {m.finding.verdict for m in marks.marks}
+    for verdict in SIGN:
+        if verdict in seen:
+            entries.append((Shape(0, 2, 9, 9, COLOUR[verdict], path=SIGN[verdict]), str(verdict)))
+    group = Group(width, 0)
+    x, y = 0.0, 0.0
+    for sign, said in entries:
+        wide = 24 + text_width(said, 11)
+        if x and x + wide > width:
+            x, y = 0.0, y + 19
+        if isinstance(sign, Shape):
+            sign.x, sign.y = x + sign.x, y + 2 + sign.y
+            group.shapes.append(sign)
+        else:
+            sign.points = [(x + px, y + 2 + py) for px, py in sign.points]
+            group.lines.append(sign)
+        group.write(Text(x + 22, y + 13, said, 11), width - x - 22)
+        x += wide + 14
+    group.height = y + 18
+    return group

@@ -1,22 +1,29 @@
-"""The machine as a tree on a terminal, and how near its devices are as a matrix."""
+"""The machine as a tree on a terminal, with what was found beside the device that it is about."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nodeagent.cli.render.machine import Item, gpu_names, machine
-from nodeagent.model.pci import NVIDIA, PciFunction
+from nodeagent.cli.render.item import Item
+from nodeagent.cli.render.machine import machine
+from nodeagent.cli.render.marks import Mark, Marks, place
+from nodeagent.cli.render.relations import print_relations
+from nodeagent.cli.render.words import many
+from nodeagent.errors import visible
+from nodeagent.model.finding import Finding, Verdict
+from nodeagent.model.pci import NVIDIA
 from nodeagent.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-    from rich.tree import Tree
 
 STYLE = {
     "machine": "bold",
     "package": "bold",
     "node": "bold cyan",
+    "unplaced": "bold yellow",
     "l3": "dim",
     "root": "dim",
     "switch": "blue",
@@ -25,110 +32,196 @@ STYLE = {
     "nvme": "bold yellow",
     "other": "",
 }
-MAX_COLUMNS = 18
-"""Columns of the matrix that fit into 100 characters."""
+DEVICES = ("gpu", "nic", "nvme", "other")
 WIDTH = 100
+SYMBOL = {Verdict.FAIL: "✗", Verdict.WARN: "▲", Verdict.UNKNOWN: "?", Verdict.INFO: "i"}
+PLAIN = {Verdict.FAIL: "x", Verdict.WARN: "!", Verdict.UNKNOWN: "?", Verdict.INFO: "i"}
+"""Where the terminal's encoding has no more than ASCII."""
+GUIDES = ("│   ", "    ", "├── ", "└── ")
+PLAIN_GUIDES = ("|   ", "    ", "+-- ", "`-- ")
+MAX_MARKS = 3
+"""Findings named beside one device; the rest are counted."""
 
 
-def print_topology(snapshot: Snapshot) -> None:
+def print_topology(snapshot: Snapshot, findings: Sequence[Finding] = ()) -> None:
     """Prints it, at most WIDTH columns wide."""
     from nodeagent.cli.output import console
 
     out = console()
-    width = min(WIDTH, out.width)
-    out.print(_tree(machine(snapshot), width), width=width)
-    _matrix(out, snapshot)
-    _rest(out, snapshot)
+    top = machine(snapshot)
+    page = _Page(out, min(WIDTH, out.width), place(snapshot, top, findings))
+    page.tree(top)
+    print_relations(out, snapshot, page.width)
+    if findings:
+        page.findings()
+    _rest(out, snapshot, page.width)
 
 
-def _tree(top: Item, width: int) -> Tree:
-    from rich.tree import Tree
+class _Page:
+    """One printing: where to, how wide, which marks."""
 
-    def add(branch: Tree, item: Item, depth: int) -> None:
-        node = branch.add(_label(item, width - 4 * depth))
-        for child in item.inside:
-            add(node, child, depth + 1)
+    def __init__(self, out: Console, width: int, marks: Marks) -> None:
+        self.out = out
+        self.width = width
+        self.marks = marks
+        unicode = (out.encoding or "").lower().replace("-", "").startswith("utf")
+        self.symbol = SYMBOL if unicode else PLAIN
+        self.guides = GUIDES if unicode else PLAIN_GUIDES
 
-    tree = Tree(_label(top, width, apart=True), guide_style="dim")
-    for child in top.inside:
-        add(tree, child, 1)
-    return tree
+    # ---- the tree ------------------------------------------------------------------------------
 
+    def tree(self, top: Item) -> None:
+        """The whole machine."""
+        self._print(self._heading(top))
+        for row in self._rows(top.inside, ""):
+            self._print(row)
 
-def _label(item: Item, width: int, *, apart: bool = False) -> Text:
-    """Title and facts; facts that do not fit go to lines of their own."""
-    from rich.text import Text
+    def _heading(self, top: Item) -> list[tuple[str, str]]:
+        from rich.cells import cell_len
 
-    text = Text(item.title, style=STYLE[item.kind])
-    used = len(item.title)
-    for fact in item.facts:
-        style = "yellow" if item.odd and _is_odd(fact) else "default not bold"
-        if apart or used + 2 + len(fact) > width:
-            text.append("\n  " + fact, style=style)
-            used = 2 + len(fact)
+        cells = [(top.title, "bold")]
+        used = self.width
+        for fact in (*top.facts, *top.odd):
+            style = "yellow" if fact in top.odd else "default"
+            begin = "\n  " if used + 2 + cell_len(fact) > self.width else ", "
+            used = 2 + cell_len(fact) + (0 if begin == "\n  " else used)
+            cells.append((begin + fact, style))
+        for mark in self.marks.of(top):
+            if mark.finding.verdict is not Verdict.INFO:
+                cells.append(("\n  " + self._mark(mark), self._style(mark)))
+        return cells
+
+    def _rows(self, items: Sequence[Item], before: str) -> Iterator[list[tuple[str, str]]]:
+        passed, blank, branch, end = self.guides
+        items = [_merged(i) for i in items]
+        # The columns of devices that stand side by side begin at the same places.
+        rows = [i for i in items if i.kind in DEVICES]
+        names = max((len(visible(i.title)) for i in rows), default=0)
+        links = max((len(i.link) for i in rows if not i.slow), default=0)
+        for i, item in enumerate(items):
+            last = i == len(items) - 1
+            lead, under = before + (end if last else branch), before + (blank if last else passed)
+            cells = self._cells(item, min(names, 28), links)
+            yield from self._wrapped(lead, under + (passed if item.inside else blank), cells)
+            yield from self._rows(item.inside, under)
+
+    def _cells(self, item: Item, names: int, links: int) -> list[tuple[str, str]]:
+        if item.kind in DEVICES:
+            cells = [
+                (visible(item.title).ljust(names), STYLE[item.kind]),
+                (item.at, "default"),
+            ]
+            if item.link:
+                cells.append((f"PCIe {item.link.ljust(links)}", "yellow" if item.slow else ""))
+            elif links:
+                cells.append((" " * (5 + links), ""))
         else:
-            text.append("  " + fact, style=style)
-            used += 2 + len(fact)
-    return text
+            cells = [(f"{item.title} {item.at}".strip(), STYLE[item.kind])]
+            if item.link:
+                cells.append((f"PCIe {item.link}", "yellow" if item.slow else ""))
+        cells += [(fact, "default") for fact in item.facts]
+        cells += [(fact, "yellow") for fact in item.odd]
+        marks = self.marks.of(item)
+        cells += [(self._mark(m), self._style(m)) for m in marks[:MAX_MARKS]]
+        if len(marks) > MAX_MARKS:
+            cells.append((f"and {len(marks) - MAX_MARKS} more", "dim"))
+        return cells
+
+    def _wrapped(
+        self, lead: str, under: str, cells: list[tuple[str, str]]
+    ) -> Iterator[list[tuple[str, str]]]:
+        """One row, or several: what does not fit goes below the title."""
+        from rich.cells import cell_len
+
+        row, used = [(lead, "dim")], cell_len(lead)
+        for i, (text, style) in enumerate(cells):
+            text = visible(text)
+            gap = 2 if i else 0
+            if i and used + gap + cell_len(text) > self.width:
+                yield row
+                row, used, gap = [(under, "dim")], cell_len(under), 0
+            for part in _pieces(text, max(20, self.width - used - gap)):
+                if used + gap + cell_len(part) > self.width and len(row) > 1:
+                    yield row
+                    row, used, gap = [(under, "dim")], cell_len(under), 0
+                row.append((" " * gap + part, style))
+                used += gap + cell_len(part)
+        yield row
+
+    def _mark(self, mark: Mark) -> str:
+        return f"{self.symbol[mark.finding.verdict]} {mark.finding.id}"
+
+    def _style(self, mark: Mark) -> str:
+        from nodeagent.cli.output import VERDICT_STYLE
+
+        return VERDICT_STYLE[mark.finding.verdict.value]
+
+    # ---- what was found ------------------------------------------------------------------------
+
+    def findings(self) -> None:
+        """FAIL and WARN with their sentences; what else there is, counted; the legend."""
+        import textwrap
+
+        marks = self.marks.marks
+        self.out.print()
+        bad = [m for m in marks if m.finding.verdict in (Verdict.FAIL, Verdict.WARN)]
+        for mark in bad:
+            head = f"{self._mark(mark)}  "
+            words = f"{mark.finding.subject}: {mark.finding.message}"
+            text = textwrap.fill(
+                visible(head + words),
+                self.width,
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            )
+            self._print([(text[: len(head)], self._style(mark)), (text[len(head) :], "default")])
+        notes = len(marks) - len(bad)
+        told = []
+        if not bad:
+            told.append(f"nothing wrong in {many(self.marks.answers, 'answer')}")
+        if notes:
+            told.append(many(notes, "note"))
+        if self.marks.questions:
+            told.append(f"{many(self.marks.questions, 'question')} without an answer")
+        if told:
+            self._print([(", ".join(told) + ": nodeagentctl topology check", "dim")])
+        if marks:
+            seen = {m.finding.verdict for m in marks}
+            legend = "  ".join(f"{self.symbol[v]} {v}" for v in SYMBOL if v in seen)
+            self._print([(f"{legend}; nodeagentctl explain ID tells more", "dim")])
+
+    def _print(self, cells: list[tuple[str, str]]) -> None:
+        from rich.text import Text
+
+        line: Text = Text.assemble(*cells)
+        line.rstrip()
+        self.out.print(line, soft_wrap=True)
 
 
-def _is_odd(fact: str) -> bool:
-    return " of " in fact or "lost" in fact or fact in ("no memory", "empty")
+def _merged(item: Item) -> Item:
+    """A PCIe root with one thing on it shares that thing's line."""
+    from dataclasses import replace
+
+    if item.kind != "root" or len(item.inside) != 1 or item.title.startswith("PCI "):
+        return item
+    (child,) = item.inside
+    keys = child.keys | item.keys
+    if child.kind == "switch":
+        return replace(child, title=f"{item.title}, {child.title}", keys=keys)
+    return replace(child, keys=keys)
 
 
-def _matrix(out: Console, snapshot: Snapshot) -> None:
-    """Rows: GPUs. Columns: GPUs and NICs, as far as they fit."""
-    topology = snapshot.topology
-    gpus = [f for f in topology.pci if f.computes]
-    nics = [f for f in topology.nics if not f.physfn]
-    columns = (gpus + nics)[:MAX_COLUMNS]
-    if not gpus or len(columns) < 2:
-        return
-    near = {}
-    for relation in topology.relations:
-        cell = relation.path.value
-        for link in relation.links:
-            cell = f"{'NV' if link.type == 'nvlink' else 'X'}{link.count}"
-        near[relation.a, relation.b] = near[relation.b, relation.a] = cell
-    names = _names(snapshot, gpus, nics)
-    wide = max(5, *(len(names[f.bdf]) + 1 for f in columns))
-    legend = ""
-    if wide * (len(columns) + 1) > WIDTH:
-        wide = 5
-        short = {f.bdf: f"NIC{i}" for i, f in enumerate(nics)}
-        legend = ", ".join(f"{short[f.bdf]} {names[f.bdf]}" for f in nics if f in columns)
-        names |= short
-    out.print()
-    head = " " * wide + "".join(names[f.bdf].ljust(wide) for f in columns)
-    out.print(head.rstrip(), style="bold", markup=False)
-    for row in gpus[:MAX_COLUMNS]:
-        cells = ["X" if row is c else near.get((row.bdf, c.bdf), "?") for c in columns]
-        line = names[row.bdf].ljust(wide) + "".join(c.ljust(wide) for c in cells)
-        out.print(line.rstrip(), markup=False)
-    if legend:
-        out.print(legend, style="dim", markup=False)
-    left = len(gpus) + len(nics) - len(columns)
-    if left > 0:
-        out.print(f"{left} more columns: -o json has all relations", style="dim", markup=False)
-    out.print(
-        "PIX one bridge, PXB several, PHB host bridge, NODE same node, SYS across nodes, NV# X# "
-        "direct links",
-        style="dim",
-        markup=False,
-    )
+def _pieces(text: str, width: int) -> list[str]:
+    """A text that no line has room for, in pieces."""
+    if len(text) <= width:
+        return [text]
+    return [text[i : i + width] for i in range(0, len(text), width)]
 
 
-def _names(snapshot: Snapshot, gpus: list[PciFunction], nics: list[PciFunction]) -> dict[str, str]:
-    names = {f.bdf: "GPU" for f in gpus} | gpu_names(snapshot)
-    names |= {f.bdf: f"NIC{i}" for i, f in enumerate(nics)}
-    names |= {n.bdf: n.rdma or n.name for n in snapshot.nics if n.bdf is not None}
-    return names
-
-
-def _rest(out: Console, snapshot: Snapshot) -> None:
+def _rest(out: Console, snapshot: Snapshot, width: int) -> None:
     nvidia = any(f.vendor == NVIDIA and f.computes for f in snapshot.topology.pci)
     if nvidia and not snapshot.nvml.available:
-        out.print(f"NVML: {snapshot.nvml.reason}", style="yellow", markup=False)
+        out.print(f"NVML: {snapshot.nvml.reason}", style="yellow", markup=False, width=width)
     if snapshot.unread:
         first = snapshot.unread[0]
         more = len(snapshot.unread) - 1
@@ -137,4 +230,5 @@ def _rest(out: Console, snapshot: Snapshot) -> None:
             + (f", and {more} more (-o json lists them)" if more else ""),
             style="dim",
             markup=False,
+            width=width,
         )
