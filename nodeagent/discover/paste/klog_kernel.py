@@ -1,0 +1,148 @@
+"""Lines of the kernel about itself and its tasks: panic, stalls, out of memory, crashes.
+
+Source: Linux kernel/panic.c, kernel/hung_task.c, kernel/watchdog.c, kernel/watchdog_perf.c,
+kernel/rcu/tree_stall.h, kernel/workqueue.c, mm/oom_kill.c, mm/memcontrol-v1.c, lib/show_mem.c,
+arch/x86/mm/fault.c, kernel/time/clocksource.c.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nodeagent.discover.paste.klog_rule import Details, Topic, groups, rule
+
+
+def _killed(m: re.Match[str]) -> Details:
+    return {"pid": int(m["pid"])} if m["pid"] else {}
+
+
+def _task(m: re.Match[str]) -> Details:
+    return {"process": m["task"], "pid": int(m["pid"]), "seconds": int(m["s"])}
+
+
+def _lockup(m: re.Match[str]) -> Details:
+    found: dict[str, str | int | bool | None] = {"cpu": int(m["cpu"]), "seconds": int(m["s"])}
+    return found | ({"process": m["task"], "pid": int(m["pid"])} if m["pid"] else {})
+
+
+PANIC = Topic(
+    re.compile(
+        r"panic|BUG|Oops|general protection|kernel NULL|paging request|invalid opcode"
+        r"|double fault"
+    ),
+    (
+        rule("panic", r"Kernel panic - not syncing"),
+        rule(
+            "soft_lockup",
+            r"soft lockup - CPU#(?P<cpu>\d+) stuck for (?P<s>\d+)s!"
+            r"(?: \[(?P<task>.+):(?P<pid>\d+)\])?",
+            details=_lockup,
+        ),
+        rule(
+            "workqueue_lockup",
+            r"BUG: workqueue lockup - pool (?:cpus=(?P<cpus>\S+) )?.*stuck for (?P<seconds>\d+)s",
+            details=groups,
+        ),
+        rule(
+            "oops",
+            r"BUG: (?:unable to handle|kernel NULL pointer|Bad page state|Bad rss-counter"
+            r"|scheduling while atomic|sleeping function)|kernel BUG at |\bOops: "
+            r"|Unable to handle kernel |general protection fault(?:: \d{4}|, probably)"
+            r"|\b(?:invalid opcode|double fault|divide error|stack segment): \d{4}",
+        ),
+    ),
+)
+
+STALL = Topic(
+    re.compile(
+        r"blocked|LOCKUP|stall|starved|hogged|NMI handler|RT throttling|hrtimer: interrupt"
+        r"|unstable|oom_cgroup"
+    ),
+    (
+        rule(
+            "hung_task",
+            r"task (?P<task>.+?):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<s>\d+) "
+            r"seconds",
+            details=_task,
+        ),
+        rule(
+            "hung_task",
+            r"INFO: task (?P<process>.+?):(?P<pid>\d+)(?: <\w+>)? (?:is )?blocked on an? ",
+            details=groups,
+        ),
+        rule("soft_lockup", r"Watchdog detected hard LOCKUP on cpu ?(?P<cpu>\d+)", details=groups),
+        rule(
+            "rcu_stall",
+            r"rcu.*(?:detected (?:expedited )?stalls?\b|self-detected stall|"
+            r"kthread starved for)",
+        ),
+        rule("rt_throttled", r"sched: (?:RT|DL) (?:throttling|replenish)"),
+        rule(
+            "workqueue_hog",
+            r"workqueue: (?P<function>\S+) hogged CPU for >(?P<us>\d+)us",
+            fault=None,
+            details=groups,
+        ),
+        rule("nmi_long", r"NMI handler \(\S+\) took too long to run", fault=None),
+        rule("nmi_long", r"hrtimer: interrupt took \d+ ns", fault=None),
+        rule("clocksource", r"clocksource: .*Marking clocksource .* as unstable"),
+        rule("clocksource", r"TSC found unstable|Marking TSC unstable"),
+    ),
+)
+
+OOM = Topic(
+    re.compile(
+        r"oom|ut of memory|[Kk]illed|emory cgroup stats|Tasks state|Mem-Info|failcnt|total_vm"
+        r"|\] +\d+ +\d+ +\d+ +\d+ +\d+"
+    ),
+    (
+        rule("oom", r"^(?P<process>.*\S) invoked oom-killer", details=groups),
+        rule(
+            "oom",
+            r"[Oo]ut of memory(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process "
+            r"(?P<pid>\d+)?",
+            details=_killed,
+        ),
+        rule("oom", r"[Oo]ut of memory and no killable processes"),
+        rule("oom", r"oom-kill:constraint=(?:.*,pid=(?P<pid>\d+))?", details=_killed),
+        rule(
+            "oom",
+            r"oom_reaper: (?:reaped process|unable to reap pid:) ?(?P<pid>\d+)?",
+            details=_killed,
+        ),
+        rule(
+            "oom",
+            r"\bKilled process (?P<pid>\d+)[ ,]+(?:UID \d+, )?\(.*(?:total-vm|anon-rss|UID)",
+            details=groups,
+        ),
+        rule("oom", r"Task in \S+ killed as a result of limit of"),
+        rule("oom", r"Memory cgroup stats for "),
+        rule("oom", r"\b(?:memory(?:\+swap)?|kmem|swap): usage \d+kB, limit \d+kB, failcnt \d+"),
+        rule("oom", r"Tasks state \(memory values in pages\)|\[ *pid *\] +uid +tgid +total_vm"),
+        rule(
+            "oom",
+            r"\[ *(?P<pid>\d+)\](?: +\d+){5,9} +-?\d+ +\S",
+            details=groups,
+        ),
+        rule("oom", r"\bMem-Info:\s*$"),
+        rule(
+            "oom",
+            r"\b(?:oom_kill_process|out_of_memory|mem_cgroup_out_of_memory|dump_header|"
+            r"pagefault_out_of_memory)\+0x",
+        ),
+        rule("oom", r"systemd-oomd(?:\[\d+\])?: Killed "),
+    ),
+)
+
+CRASH = Topic(
+    re.compile(r"segfault|traps: |bad frame"),
+    (
+        rule(
+            "segfault",
+            r"^(?:traps: )?(?P<process>\S.*?)\[(?P<pid>\d+)\]:? (?:segfault at |general protection"
+            r"|trap (?:invalid opcode|divide error|int3|stack segment)|bad frame in)",
+            fault=None,
+            details=groups,
+        ),
+    ),
+)
