@@ -28,7 +28,7 @@ from nodeagent.model.topology import (
     Relation,
     Topology,
 )
-from tests.check import cases_machine
+from tests.check import cases_gpu_tools, cases_machine
 from tests.check.machines import (
     CPU,
     GIB,
@@ -714,6 +714,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("not seen", unreadable(H, "sys/anything"), V.UNKNOWN),
         ],
         **cases_machine.CASES,
+        **cases_gpu_tools.CASES,
     }.items()
     for name, machine, verdict in rows
 ]  # fmt: skip
@@ -747,8 +748,8 @@ def test_each_check_is_tried_on_every_side() -> None:
     only_tell = {"isolation.no-balancing", "numa.memory-only", "numa.subnodes",
                      "pcie.virtual-tree"}  # fmt: skip
     always_apply = {"reading.complete", "cpu.offline"}
-    always_see |= cases_machine.ALWAYS_SEE
-    only_tell |= cases_machine.ONLY_TELL
+    always_see |= cases_machine.ALWAYS_SEE | cases_gpu_tools.ALWAYS_SEE
+    only_tell |= cases_machine.ONLY_TELL | cases_gpu_tools.ONLY_TELL
     always_apply |= cases_machine.ALWAYS_APPLY
     for check_id in BY_ID:
         tried = {v for c, _, _, v in CASES if c == check_id}

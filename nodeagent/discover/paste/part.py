@@ -12,6 +12,7 @@ from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
 from nodeagent.model.pasted import Report
 from nodeagent.model.pci import PciFunction
+from nodeagent.model.snapshot import GpuFacts
 from nodeagent.model.topology import PeerLink
 
 
@@ -41,6 +42,8 @@ class Part:
     functions: tuple[PciFunction, ...] = ()
     links: Mapping[frozenset[str], tuple[PeerLink, ...]] = field(default_factory=dict)
     events: tuple[KernelEvent, ...] | None = None
+    gpus: tuple[GpuFacts, ...] = ()
+    """What NVML said of GPUs, by PCI address."""
     reports: tuple[Report, ...] = ()
     """What tools said that no kernel file holds."""
     repairs: tuple[str, ...] = ()

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 
 from nodeagent.discover import pci
 from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
+from nodeagent.discover.paste.environ import read_environ
+from nodeagent.discover.paste.gpu_csv import read_gpu_csv
+from nodeagent.discover.paste.gpu_stack import read_gpu_stack
 from nodeagent.discover.paste.kfd import kfd_facts
 from nodeagent.discover.paste.klog import fact, read_log
 from nodeagent.discover.paste.lspci import read_lspci
 from nodeagent.discover.paste.matrix import read_matrix
 from nodeagent.discover.paste.nccl import read_nccl, relation_facts
+from nodeagent.discover.paste.nvml_json import read_nvml_json
 from nodeagent.discover.paste.part import Part, Text, clean, cpulist_or_none
+from nodeagent.discover.paste.pcie_lines import read_pcie_lines
+from nodeagent.discover.paste.rdma import read_rdma
 from nodeagent.discover.paste.rocm import read_rocm
+from nodeagent.discover.paste.smi_links import read_peers, read_smi_list
+from nodeagent.discover.paste.smi_q import read_smi_q
+from nodeagent.discover.paste.smi_table import read_smi_table
 from nodeagent.discover.paste.values import read_values
 from nodeagent.discover.root import Root, is_number
 from nodeagent.discover.snapshot import read_snapshot
@@ -34,6 +43,21 @@ _NOISE = (
     "not there, expected a CPU list",
 )
 """What a reader of whole machines misses in a few pasted lines: nobody asked for it."""
+
+
+_REPORTS = (
+    read_smi_q,
+    read_smi_table,
+    read_smi_list,
+    read_peers,
+    read_gpu_csv,
+    read_gpu_stack,
+    read_rdma,
+    read_environ,
+    read_nvml_json,
+    read_pcie_lines,
+)
+"""Readers of what is no kernel file: each answers None for a text that it does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +100,9 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
         unrecognised=tuple(unrecognised),
         reports=tuple(r for _, p in parts for r in p.reports),
     )
+    gpus = base.gpus or tuple(g for _, p in parts for g in p.gpus)
     snapshot = dataclasses.replace(
-        base, topology=topology, matrix=matrix, events=events, pasted=pasted
+        base, topology=topology, matrix=matrix, events=events, pasted=pasted, gpus=gpus
     )
     return Paste(snapshot=snapshot, facts=facts)
 
@@ -98,6 +123,7 @@ def _parts(text: Text) -> Iterator[Part]:
         read_lspci(body),
         read_lscpu(body),
         read_numactl(body),
+        *(read(body, text.name) for read in _REPORTS),
         log,
         values,
     )
