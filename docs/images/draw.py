@@ -1,8 +1,8 @@
 """Draws the pictures of README.md from real runs: nothing in them is typed in.
 
 screen.svg: the live screen of the main job on the machine where this is run, at its last moment.
-Only the host name is replaced. topology.svg: the two-socket 8-GPU machine of tests/hosts. Called by
-script/pictures.
+Only the host name is replaced. topology.svg: a made-up machine of tests/hosts, with findings
+on two devices. Called by script/pictures.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
     """Both pictures, or a sentence why not."""
     (HERE / "screen.svg").write_text(screen(), encoding="utf-8")
     tool = pathlib.Path(sys.executable).with_name("nodeagentctl")
-    tree = PROJECT / "tests" / "hosts" / "two-socket-8gpu.capture"
+    tree = PROJECT / "tests" / "hosts" / "hgx-10nic.capture"
     picture = HERE / "topology.svg"
     subprocess.run([tool, "--host", tree, "topology", "show", "--svg", picture], check=True)
 

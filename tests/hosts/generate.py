@@ -1,21 +1,27 @@
 """Makes the trees of /sys and /proc of machines that nobody here has.
 
-`python tests/hosts/generate.py` writes each as `NAME.capture` here, and for every capture here the
-`NAME.json` that `topology show` makes of it: look at the difference before committing it. The
-shapes are those of real ones (DGX-like switches, NPS4, memory-only nodes); names, addresses and
-counts are made up.
+`python -m tests.hosts.generate` writes each, and those of `servers.py`, as `NAME.capture` here, and
+for every capture here what we say of it: `NAME.json` (topology), `NAME.check.txt` (findings),
+`NAME.tree.txt` (the tree). Look at the difference before committing it. The shapes are those of
+real ones (DGX-like switches, NPS4, memory-only nodes); names, addresses and counts are made up.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import pathlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nodeagent.discover.store import Entry, Link
 from nodeagent.model.cpuset import CpuSet
+
+if TYPE_CHECKING:
+    from nodeagent.discover.root import Root
 
 Table = dict[str, Entry]
 CPU = "sys/devices/system/cpu"
@@ -372,22 +378,57 @@ def write_tree(table: Table, folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def main() -> None:
-    """Writes captures and golden answers."""
+def answers(root: Root) -> dict[str, str]:
+    """What we say of a machine, by the ending of the golden file that holds it."""
     import msgspec
 
+    from nodeagent.check.judge import judge
+    from nodeagent.check.policy import Policy
     from nodeagent.cli.render.topology_json import topology_json
+    from nodeagent.cli.render.topology_tree import print_topology
+    from nodeagent.discover.snapshot import read_snapshot
+    from nodeagent.model.finding import Verdict
+
+    snapshot = read_snapshot(root)
+    findings = judge(snapshot, Policy(), 0)
+    quiet = (Verdict.OK, Verdict.NA)
+    lines = [
+        f"{f.verdict} {f.id}  {f.subject}: {f.message}" for f in findings if f.verdict not in quiet
+    ]
+    shape = msgspec.json.format(msgspec.json.encode(topology_json(snapshot)), indent=1)
+    tree = io.StringIO()
+    with contextlib.redirect_stdout(tree):
+        print_topology(snapshot)
+    return {
+        ".json": shape.decode() + "\n",
+        ".check.txt": "\n".join(lines) + "\n",
+        ".tree.txt": tree.getvalue(),
+    }
+
+
+def made(table: Table, name: str) -> Root:
+    """The door to a tree that is nowhere but in memory."""
+    from nodeagent.discover.root import Root
+    from nodeagent.discover.store import TableStore
+
+    return Root(TableStore(table), live=False, label=name)
+
+
+def main() -> None:
+    """Writes captures and golden answers."""
     from nodeagent.discover.capture import render
     from nodeagent.discover.root import Root
-    from nodeagent.discover.snapshot import read_snapshot
+    from tests.hosts.servers import BIG, SERVERS
 
     here = pathlib.Path(__file__).parent
-    for name, make in MACHINES.items():
+    for name, make in (MACHINES | SERVERS).items():
         (here / f"{name}.capture").write_text(render(make()))
-    for file in sorted(here.glob("*.capture")):
-        with Root.open(str(file)) as root:
-            answer = msgspec.json.encode(topology_json(read_snapshot(root)))
-        file.with_suffix(".json").write_bytes(msgspec.json.format(answer, indent=1) + b"\n")
+    roots = [Root.open(str(f)) for f in sorted(here.glob("*.capture"))]
+    names = [f.stem for f in sorted(here.glob("*.capture"))]
+    for name, root in zip([*names, *BIG], [*roots, *(made(BIG[n](), n) for n in BIG)], strict=True):
+        with root:
+            for ending, text in answers(root).items():
+                (here / f"{name}{ending}").write_text(text)
 
 
 if __name__ == "__main__":

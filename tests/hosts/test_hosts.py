@@ -1,4 +1,4 @@
-"""Captured machines and what `topology show` says of them, to the letter."""
+"""Captured machines and what we say of them, to the letter: topology, findings, tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.topology import NodeKind, Path, PeerLink
-from tests.hosts.generate import MACHINES, write_tree
+from tests.hosts.generate import MACHINES, answers, made, write_tree
+from tests.hosts.servers import BIG, SERVERS
 
 HERE = pathlib.Path(__file__).parent
 CAPTURES = sorted(HERE.glob("*.capture"))
@@ -26,15 +27,35 @@ def read(path: pathlib.Path) -> Snapshot:
         return read_snapshot(root)
 
 
+RENEW = "python -m tests.hosts.generate writes them anew: look at the difference"
+
+
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda p: p.stem)
-def test_topology_is_the_golden_one(capture: pathlib.Path) -> None:
+def test_answers_are_the_golden_ones(capture: pathlib.Path) -> None:
+    with Root.open(str(capture)) as root:
+        said = answers(root)
     golden = json.loads(capture.with_suffix(".json").read_text())
-    assert json.loads(json.dumps(topology_json(read(capture)))) == golden
+    assert json.loads(said[".json"]) == golden, RENEW
+    for ending in (".check.txt", ".tree.txt"):
+        assert said[ending] == capture.with_suffix(ending).read_text(), RENEW
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", BIG)
+def test_answers_about_a_machine_too_big_to_keep(name: str) -> None:
+    with made(BIG[name](), name) as root:
+        for ending, text in answers(root).items():
+            assert text == (HERE / f"{name}{ending}").read_text(), RENEW
+
+
+def test_there_are_machines_of_many_kinds() -> None:
+    assert len(CAPTURES) >= 12
+    # Booted by tests/vm/capture_hosts.py, read by a real kernel.
+    assert sum(c.stem.startswith("qemu-") for c in CAPTURES) >= 4
+
+
+@pytest.mark.parametrize("name", MACHINES | SERVERS)
 def test_captures_are_what_the_generator_makes(name: str) -> None:
-    assert (HERE / f"{name}.capture").read_text() == render(MACHINES[name]())
+    assert (HERE / f"{name}.capture").read_text() == render((MACHINES | SERVERS)[name]()), RENEW
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -104,3 +125,54 @@ def test_kinds_of_nodes() -> None:
         NodeKind.GPU_MEMORY,
     ]
     assert [str(n.cpus) for n in nodes[2:]] == ["", "", ""]
+
+
+def test_grace_blackwell_and_power9() -> None:
+    """Nodes by kind and number; spot checks that do not come from our own output."""
+    nodes = read(HERE / "gb200.capture").topology.nodes
+    assert len(nodes) == 34
+    assert [n.id for n in nodes if n.kind is NodeKind.GPU_MEMORY] == [2, 10, 18, 26]
+    assert sum(n.kind is NodeKind.EMPTY for n in nodes) == 28
+    power = read(HERE / "power9.capture").topology
+    assert [n.id for n in power.nodes] == [0, 8, *range(250, 256)]
+    assert [p.id for p in power.packages] == [0, 8]
+    assert {len(c) for c in power.cores} == {4}
+    assert [f.numa_node for f in power.gpus] == [0, 0, 0, 8, 8, 8]
+
+
+def test_mi300x_links_and_partitions() -> None:
+    snapshot = read(HERE / "mi300x-nps4.capture")
+    pairs = [r for r in snapshot.topology.relations if r.links]
+    assert len(pairs) == 28
+    assert all(r.links == (PeerLink(type="xgmi", count=1),) for r in pairs)
+    near = [r for r in snapshot.topology.relations if r.path is Path.PIX]
+    # Each GPU's own two bridges are not a way between it and the NIC.
+    assert len(near) == 8
+    assert [g.memory_total_bytes for g in snapshot.gpus] == [192 << 30] * 8
+
+
+def test_what_firmware_did_not_say_stays_unknown() -> None:
+    for name in ("silent-firmware", "flat-vm", "hybrid-desktop"):
+        topology = read(HERE / f"{name}.capture").topology
+        assert {f.numa_node for f in topology.pci} == {None}
+        assert {r.same_numa for r in topology.relations} == {None}
+
+
+def test_a_kernel_in_qemu_read_what_was_asked_for() -> None:
+    tiers = read(HERE / "qemu-hmat-tiers.capture").topology.nodes
+    kinds = sorted(n.kind.value for n in tiers)
+    assert kinds == ["cpu", "cpu+memory", "cpu+memory", "memory"]
+    eight = read(HERE / "qemu-8socket.capture").topology
+    assert (len(eight.packages), len(eight.nodes), len(eight.cores)) == (8, 8, 16)
+    assert dict(eight.nodes[0].distances) == {0: 10, 1: 21} | dict.fromkeys(range(2, 8), 31)
+    offline = read(HERE / "qemu-offline.capture").topology
+    assert str(offline.present - offline.online) == "3,6"
+    assert [len(c) for c in offline.cores] == [2, 1, 2, 1]
+    switches = read(HERE / "qemu-2node-switches.capture")
+    assert str(switches.topology.isolation.isolated) == "4-7,12-15"
+    assert [n.hugepages[0].total for n in switches.topology.nodes] == [32, 16]
+    drives = list(switches.topology.nvmes)
+    assert [f.numa_node for f in drives] == [0, 0, 1, 1]
+    near = {frozenset((r.a, r.b)): r.path for r in switches.topology.relations}
+    assert near[frozenset((drives[0].bdf, drives[1].bdf))] is Path.PIX
+    assert near[frozenset((drives[0].bdf, drives[2].bdf))] is Path.SYS

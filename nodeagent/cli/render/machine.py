@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from nodeagent.cli.render.devices import roots, shown
 from nodeagent.cli.render.item import Item
@@ -14,6 +13,9 @@ from nodeagent.model.topology import Cache, NodeKind, NumaNode, Package, Topolog
 
 MANY = 4
 """More packages than this with nothing inside, or nodes that are all alike, become one line."""
+
+MANY_NODES = 16
+"""With more nodes than this the farthest ones are not named one by one."""
 
 
 def machine(snapshot: Snapshot) -> Item:
@@ -183,17 +185,15 @@ _HOLDS = {
 
 
 def _nodes(snapshot: Snapshot, nodes: Sequence[NumaNode]) -> list[Item]:
-    """An item for each node; runs of nodes without CPUs that are all alike become one."""
+    """An item for each node; three or more without CPUs that are all alike become one."""
     used = {f.numa_node for f in snapshot.topology.pci if shown(f)}
 
-    def alike(node: NumaNode) -> object:
-        if node.cpus or node.id in used:
-            return node.id
-        return (node.kind, node.memory_bytes)
-
+    groups: dict[object, list[NumaNode]] = {}
+    for node in nodes:
+        single = node.cpus or node.id in used
+        groups.setdefault(node.id if single else (node.kind, node.memory_bytes), []).append(node)
     found = []
-    for _, group in groupby(nodes, alike):
-        run = list(group)
+    for run in groups.values():
         if len(run) < 3:
             found += [_node(snapshot, n) for n in run]
             continue
@@ -268,6 +268,8 @@ def distances(node: NumaNode) -> list[str]:
         return []
     parts = [f"{value} to {short(CpuSet.of(ids), 24)}" for value, ids in sorted(by_value.items())]
     rest = f" and {len(parts) - 4} more" if len(parts) > 4 else ""
+    if len(node.distances) > MANY_NODES and 1 < len(parts) <= 4:
+        parts[-1] = f"{max(by_value)} to the rest"
     first, *others = parts[:4]
     first = first.replace(" to ", " to node ")
     return [f"distance {', '.join((first, *others))}{rest}"]

@@ -9,7 +9,7 @@ from nodeagent.cli.render.item import Item
 from nodeagent.cli.render.marks import Mark, Marks
 from nodeagent.cli.render.svg import FAINT, INK, RED, Group, Line, Text, text_width
 
-DEVICE_WIDTH, DEVICE_HEIGHT = 240.0, 38.0
+DEVICE_WIDTH, DEVICE_HEIGHT = 264.0, 38.0
 BRIDGE_WIDTH, BRIDGE_HEIGHT = 92.0, 34.0
 GAP = 7.0
 FILL = {
@@ -26,14 +26,19 @@ LABEL = 10.0
 """Size of the letters on a link."""
 
 
-def tree(item: Item, marks: Marks) -> Group:
-    """A root, switch or device with all that hangs on it."""
+def label_width(top: Item) -> float:
+    """The room that every link's label gets, so that devices stand in columns."""
+    labels = [text_width(i.link, LABEL, i.slow) for i in top.walk() if i.link]
+    return max(labels, default=8.0)
+
+
+def tree(item: Item, marks: Marks, label: float) -> Group:
+    """A root, switch or device with all that hangs on it; `label`: see label_width."""
     if item.kind in DEVICES:
         return _device(item, marks)
-    children = [tree(child, marks) for child in _ordered(item.inside)]
-    links = list(_ordered(item.inside))
-    label = max([text_width(c.link, LABEL, c.slow) for c in links if c.link], default=0.0)
-    edge = max(30.0, label + 22)
+    links = _ordered(item.inside)
+    children = [tree(child, marks, label) for child in links]
+    edge = label + 22
     height = sum(c.height for c in children) + GAP * max(0, len(children) - 1)
     height = max(height, BRIDGE_HEIGHT)
     width = BRIDGE_WIDTH + edge + max((c.width for c in children), default=0.0)

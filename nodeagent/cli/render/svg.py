@@ -6,6 +6,7 @@ No fonts are asked for their measure: widths are those of DejaVu Sans, the wides
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -120,7 +121,7 @@ class Group:
 
 def document(top: Group, title: str, description: str) -> str:
     """The whole picture: one file that needs no other."""
-    width, height = round(top.width), round(top.height)
+    width, height = math.ceil(top.width), math.ceil(top.height)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img" aria-labelledby="title description" '

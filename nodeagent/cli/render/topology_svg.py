@@ -11,7 +11,7 @@ from nodeagent.cli.render.machine import distances, machine
 from nodeagent.cli.render.marks import Marks, place
 from nodeagent.cli.render.picture_links import links
 from nodeagent.cli.render.picture_node import ISOLATED, PLAIN, core_groups, memory_bar
-from nodeagent.cli.render.picture_pci import FILL, tree
+from nodeagent.cli.render.picture_pci import FILL, label_width, tree
 from nodeagent.cli.render.svg import (
     FAINT,
     RED,
@@ -31,18 +31,25 @@ from nodeagent.model.snapshot import Snapshot
 PAD, GAP = 10.0, 10.0
 ASPECT = 1.5
 """Width by height that a picture comes near to."""
-WIDTHS = (760.0, 1000.0, 1250.0, 1500.0, 1800.0, 2200.0, 2800.0)
+MAX_WIDTH = 2800.0
 MAX_FINDINGS = 24
 """Findings spelled out below the picture; the rest are counted."""
+MAX_LINES = 3
+"""Lines of one finding's sentence."""
 
 
 def topology_svg(snapshot: Snapshot, findings: Sequence[Finding] = ()) -> str:
     """The picture as SVG text."""
     top = machine(snapshot)
     marks = place(snapshot, top, findings)
+    label = label_width(top)
     # Packages that are frames around nodes have rows of their own.
-    frames = [b for b in (_box(snapshot, i, marks) for i in top.inside if i.kind == "package") if b]
-    others = [b for b in (_box(snapshot, i, marks) for i in top.inside if i.kind != "package") if b]
+    frames: list[Group] = []
+    others: list[Group] = []
+    for item in top.inside:
+        box = _box(snapshot, item, marks, label)
+        if box is not None:
+            (frames if item.kind == "package" else others).append(box)
     body = _below([_best(g) for g in (frames, others) if g])
     parts = [_header(top, marks, max(body.width, 720.0)), body]
     between = links(snapshot)
@@ -105,44 +112,47 @@ def _below(groups: Sequence[Group]) -> Group:
 
 
 def _best(boxes: Sequence[Group]) -> Group:
-    """The rows whose shape is nearest to ASPECT."""
+    """The number of columns whose shape is nearest to ASPECT; rows that come out even are
+    better."""
     if not boxes:
         return Group(0, 0)
-    heights = [b.height for b in boxes]
-
-    def trial(limit: float) -> float:
-        for box, height in zip(boxes, heights, strict=True):
-            box.height = height
-        rows = _rows(boxes, limit)
-        return abs(math.log(max(rows.width, 1) / max(rows.height, 1) / ASPECT))
-
+    sizes = [(b.width, b.height) for b in boxes]
     widest = max(b.width for b in boxes)
-    limit = min((max(w, widest) for w in WIDTHS), key=trial)
-    for box, height in zip(boxes, heights, strict=True):
-        box.height = height
-    return _rows(boxes, limit)
+
+    def laid(columns: int) -> Group:
+        for box, (width, height) in zip(boxes, sizes, strict=True):
+            box.width, box.height = width, height
+        return _rows(boxes, columns * (widest + GAP))
+
+    def trial(columns: int) -> float:
+        rows = laid(columns)
+        shape = abs(math.log(max(rows.width, 1) / max(rows.height, 1) / ASPECT))
+        return shape + (0.2 if len(boxes) % columns else 0.0)
+
+    most = max(1, min(len(boxes), int(MAX_WIDTH // widest)))
+    return laid(min(range(1, most + 1), key=trial))
 
 
 # ---- packages and nodes ------------------------------------------------------------------------
 
 
-def _box(snapshot: Snapshot, item: Item, marks: Marks) -> Group | None:
+def _box(snapshot: Snapshot, item: Item, marks: Marks, label: float) -> Group | None:
     match item.kind:
         case "package":
-            return _package(snapshot, item, marks)
+            return _package(snapshot, item, marks, label)
         case "node" | "unplaced":
-            return _node(snapshot, item, marks)
+            return _node(snapshot, item, marks, label)
         case "root" | "switch" | "gpu" | "nic" | "nvme" | "other":
-            return tree(item, marks)
+            return tree(item, marks, label)
         case _:
             return None
 
 
-def _package(snapshot: Snapshot, item: Item, marks: Marks) -> Group:
-    nodes = [b for b in (_box(snapshot, i, marks) for i in item.inside) if b is not None]
+def _package(snapshot: Snapshot, item: Item, marks: Marks, label: float) -> Group:
+    nodes = [b for b in (_box(snapshot, i, marks, label) for i in item.inside) if b is not None]
     body = _best(nodes)
     cpus = _cpus_of(snapshot, item)
-    if not nodes and cpus:
+    if not snapshot.topology.nodes and cpus:
         body = core_groups(snapshot, cpus)
     # A package that only holds nodes is a frame around them.
     return _framed(item, marks, [body], ("#f4f6f9", "#6b7789"), facts=item.facts)
@@ -155,7 +165,7 @@ def _cpus_of(snapshot: Snapshot, item: Item) -> CpuSet:
     return CpuSet.of(c for p in named for c in p.cpus)
 
 
-def _node(snapshot: Snapshot, item: Item, marks: Marks) -> Group:
+def _node(snapshot: Snapshot, item: Item, marks: Marks, label: float) -> Group:
     parts: list[Group] = []
     facts: list[str] = []
     node = item.node
@@ -174,7 +184,7 @@ def _node(snapshot: Snapshot, item: Item, marks: Marks) -> Group:
             parts.append(core_groups(snapshot, node.cpus))
     else:
         facts += item.facts
-    trees = [tree(i, marks) for i in _gpus_first(item.inside) if i.kind != "l3"]
+    trees = [tree(i, marks, label) for i in _gpus_first(item.inside) if i.kind != "l3"]
     if trees:
         parts.append(_best(trees) if item.kind == "unplaced" else _columns(trees))
     fill = ("#fffdf5", "#a87600") if item.kind == "unplaced" else ("#ffffff", "#2f5f96")
@@ -281,14 +291,16 @@ def _list(marks: Marks, width: float) -> Group:
     group = Group(width, 0)
     group.write(Text(0, 14, f"Findings: {_summary(marks)}", 13, bold=True), width)
     y = 24.0
-    for mark in marks.marks[:MAX_FINDINGS]:
+    drawn = marks.marks[:MAX_FINDINGS]
+    names = [f"{m.finding.verdict} {m.finding.id}" for m in drawn]
+    column = min(340.0, max((text_width(n, 11, bold=True) for n in names), default=0.0) + 12)
+    at = 46 + column
+    for mark, name in zip(drawn, names, strict=True):
         finding = mark.finding
-        sign = badge(finding.verdict, str(mark.number), finding.message)
-        group.put(sign, 0, y)
-        name = f"{finding.verdict} {finding.id}"
-        group.write(Text(52, y + 11.5, name, 11, bold=True, colour=COLOUR[finding.verdict]), 250)
-        at = 52 + max(230.0, text_width(group.texts[-1].text, 11, bold=True) + 10)
-        for line in _wrapped(f"{finding.subject}: {finding.message}", width - at, 11)[:2]:
+        colour = COLOUR[finding.verdict]
+        group.put(badge(finding.verdict, str(mark.number), finding.message), 0, y)
+        group.write(Text(46, y + 11.5, name, 11, bold=True, colour=colour), column - 4)
+        for line in _wrapped(f"{finding.subject}: {finding.message}", width - at, 11):
             group.write(Text(at, y + 11.5, line, 11), width - at)
             y += 15
         y += 4
@@ -313,8 +325,9 @@ def _wrapped(text: str, room: float, letters: float) -> list[str]:
             lines[-1] = joined
         else:
             lines.append(word)
-    if len(lines) > 2:
-        lines[1] = fit(lines[1] + " " + " ".join(lines[2:]), room, letters)
+    if len(lines) > MAX_LINES:
+        rest = " ".join(lines[MAX_LINES - 1 :])
+        lines = [*lines[: MAX_LINES - 1], fit(rest, room, letters)]
     return lines
 
 

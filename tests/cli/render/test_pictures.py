@@ -27,6 +27,8 @@ from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.snapshot import GpuFacts, Snapshot
+from tests.hosts.generate import made
+from tests.hosts.servers import BIG
 
 TESTS = pathlib.Path(__file__).parents[2]
 CORPUS = TESTS.parents[1] / "shared" / "corpus" / "machines"
@@ -77,6 +79,16 @@ def named_nodes(tree: str) -> set[int]:
             first, _, last = part.partition("-")
             found |= set(range(int(first), int(last or first) + 1))
     return found
+
+
+def test_a_thousand_cpus_and_64_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    with made(BIG["giant"](), "giant") as root:
+        snapshot = read_snapshot(root)
+    findings = judge(snapshot, Policy(), 0)
+    text = tree_of(snapshot, findings, capsys)
+    assert max(map(len, text.splitlines())) <= 100
+    assert named_nodes(text) == set(range(64))
+    check_picture(topology_svg(snapshot, findings))
 
 
 # ---- the picture as rectangles -------------------------------------------------------------------
