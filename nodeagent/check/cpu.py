@@ -118,6 +118,8 @@ def offline(s: Seen) -> Iterator[Judged]:
     smt = s.snapshot.texts.get(SMT, "")
     if off and smt in ("off", "forceoff"):
         yield info(f"cpu {off}", f"SMT is off: CPUs {off} are offline", saw(SMT, smt))
+    elif off and (s.snapshot.host.cpu_vendor or "").startswith("IBM/S390"):
+        yield info(f"cpu {off}", f"CPUs {off} of this partition are on standby", *evidence)
     elif off:
         yield warn(
             f"cpu {off}",

@@ -56,6 +56,9 @@ _VOLATILE = frozenset(
         *("proc/net/route", "proc/sys/kernel/random/boot_id", "proc/sys/kernel/hostname"),
     )
 )
+_OWN = ("run/self/", "proc/self/")
+"""What belongs to the process that read, and to us."""
+_COUNTED = ("_count", "/rx_packets", "/rx_missed_errors", "/rx_fifo_errors", "/rx_crc_errors")
 _FIRMWARE = (
     *("proc/version", "proc/sys/kernel/osrelease", "proc/driver/nvidia/version"),
     *("sys/class/dmi/id/", "sys/module/nvidia/version", "sys/module/amdgpu/version"),
@@ -273,7 +276,7 @@ def _boot(a: Snapshot, b: Snapshot) -> Iterator[Difference]:
 
 def _texts(a: Snapshot, b: Snapshot) -> Iterator[Difference]:
     for path in a.texts.keys() | b.texts.keys():
-        if path in _VOLATILE:
+        if path in _VOLATILE or path.startswith(_OWN) or path.endswith(_COUNTED):
             continue
         weight = Weight.FIRMWARE if path.startswith(_FIRMWARE) else Weight.SETTING
         what = "value" if path.startswith(("run/", "derived/")) else "text"

@@ -10,12 +10,12 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.snapshot import Irq
 
 
-def _lands(irq: Irq) -> CpuSet:
+def lands(irq: Irq) -> CpuSet:
     """Where an interrupt goes: the effective mask, else the one that was set."""
     return irq.effective or irq.affinity or CpuSet()
 
 
-def _irqs(s: Seen) -> tuple[Irq, ...]:
+def irqs_of(s: Seen) -> tuple[Irq, ...]:
     if s.snapshot.irqs:
         return s.snapshot.irqs
     s.whole("proc/irq", "proc/interrupts")
@@ -44,11 +44,11 @@ def _path(irq: Irq) -> str:
 def on_isolated(s: Seen) -> Iterator[Judged]:
     """Interrupts whose effective mask lies within the isolated CPUs."""
     cpus, (path, text) = quiet(s)
-    irqs = _irqs(s)
-    untold = [i for i in irqs if i.bdf is not None and not _lands(i)]
-    if untold and all(not _lands(i) for i in irqs):
+    irqs = irqs_of(s)
+    untold = [i for i in irqs if i.bdf is not None and not lands(i)]
+    if untold and all(not lands(i) for i in irqs):
         raise s.gone(_path(untold[0]), "no interrupt has a mask here")
-    inside = [i for i in irqs if _lands(i) and _lands(i) <= cpus]
+    inside = [i for i in irqs if lands(i) and lands(i) <= cpus]
     managed = [i for i in inside if i.name.startswith("nvme")]
     fired = {i.number: sum(n for c, n in i.counts if c in cpus) for i in inside}
     loose = [i for i in inside if i not in managed and (fired[i.number] or not i.counts)]
@@ -58,7 +58,7 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
             f"irq {some(i.number for i in loose)}",
             f"{len(loose)} device interrupts are delivered to isolated CPUs "
             f"({some((i.name for i in loose), 3)})",
-            *(saw(_path(i), str(_lands(i))) for i in loose[:3]),
+            *(saw(_path(i), str(lands(i))) for i in loose[:3]),
             saw("proc/interrupts", f"{first.name}: {fired[first.number]} on CPUs {cpus}"),
             saw(path, text),
             remedy=f"echo HOUSEKEEPING_CPUS > /proc/irq/{first.number}/smp_affinity_list  "
@@ -71,7 +71,7 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
             f"irq {some(i.number for i in managed)}",
             f"{len(managed)} NVMe queues belong to isolated CPUs; they fire only for I/O started "
             "there, and the kernel manages their masks (a write gives EIO)",
-            saw(_path(managed[0]), str(_lands(managed[0]))),
+            saw(_path(managed[0]), str(lands(managed[0]))),
         )
 
 
@@ -94,7 +94,7 @@ def remote_node(s: Seen) -> Iterator[Judged]:
     nodes = {n.id: n.cpus for n in s.cpu_nodes}
     if len(nodes) < 2:
         raise NotApplicable("one NUMA node has CPUs")
-    irqs = _irqs(s)
+    irqs = irqs_of(s)
     topology = s.snapshot.topology
     far: list[tuple[Irq, int]] = []
     other: list[tuple[Irq, int]] = []
@@ -102,11 +102,11 @@ def remote_node(s: Seen) -> Iterator[Judged]:
     for irq in irqs:
         device = topology.function(irq.bdf) if irq.bdf else None
         node = device.numa_node if device else irq.node
-        lands = _lands(irq)
-        if node is None or node not in nodes or not lands:
+        where = lands(irq)
+        if node is None or node not in nodes or not where:
             continue
         judged += 1
-        if not lands & nodes[node]:
+        if not where & nodes[node]:
             serious = device is None or device.is_nic or device.is_gpu
             (far if serious and (s.snapshot.pasted or device is not None) else other).append(
                 (irq, node)
@@ -117,8 +117,8 @@ def remote_node(s: Seen) -> Iterator[Judged]:
         yield warn(
             f"irq {some(i.number for i, _ in far)}",
             f"{len(far)} interrupts of devices on node {some(sorted({n for _, n in far}))} go to "
-            f"CPUs {_lands(far[0][0])}, on another node",
-            *(saw(_path(i), str(_lands(i))) for i, _ in far[:3]),
+            f"CPUs {lands(far[0][0])}, on another node",
+            *(saw(_path(i), str(lands(i))) for i, _ in far[:3]),
             saw(f"proc/irq/{far[0][0].number}/node", str(far[0][1])),
             remedy=f"echo {nodes[far[0][1]]} > /proc/irq/{far[0][0].number}/smp_affinity_list  "
             "(each of them)",

@@ -26,6 +26,7 @@ PARAMETERS = "Linux Documentation/admin-guide/kernel-parameters.rst"
 CMDLINE = "proc/cmdline"
 ISOLATED = "sys/devices/system/cpu/isolated"
 NOHZ_FULL = "sys/devices/system/cpu/nohz_full"
+PARTITION = "sys/fs/cgroup/cpuset.cpus.isolated"
 WORKQUEUE = "sys/devices/virtual/workqueue/cpumask"
 DEFAULT_AFFINITY = "proc/irq/default_smp_affinity"
 LISTS = ("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "kthread_cpus")
@@ -55,7 +56,7 @@ def quiet(s: Seen) -> tuple[CpuSet, tuple[str, str]]:
         found = _maybe(s, name)
         if found is not None and found.cpus:
             return found.cpus, (CMDLINE, found.text)
-    for path in (ISOLATED, NOHZ_FULL):
+    for path in (ISOLATED, NOHZ_FULL, PARTITION):
         text = s.snapshot.texts.get(path)
         if text:
             cpus = s.cpus(path, absent="")

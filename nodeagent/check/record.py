@@ -147,6 +147,8 @@ class Seen:
 
     snapshot: Snapshot
     bounds: Mapping[str, float]
+    asked: bool = False
+    """Whether the policy speaks of this check: what it needs is then needed here."""
 
     # ---- texts ----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 | key | what |
 |---|---|
 | `run/NAME` | how many processes of a program run (PROCESSES); absent: nobody looked |
+| `run/self/COMM/PID` | what each process of ours (OURS) costs, and where it runs |
 | `derived/rcu_offloaded` | CPUs with an rcuop/rcuos kernel thread; absent: none is seen at all |
 | `derived/dev_shm_bytes` | size of the tmpfs on /dev/shm (statvfs, `size=`, half of memory) |
 | `derived/dev_shm_used_bytes` | what lies in it; absent in a recorded tree |
@@ -25,7 +26,11 @@ from nodeagent.model.cpuset import CpuSet
 
 PROCESSES = ("irqbalance", "tuned", "numad", "kubelet", "slurmd", "dockerd", "containerd")
 """Programs whose presence matters: `texts["run/NAME"]` is the number of their processes."""
+OURS = ("nodeagentd", "nodeagent-actor", "nodeagent-feede", "nodeagent-contr")
+"""Our own processes as comm names them: the kernel keeps 15 characters."""
 MAX_PIDS = 32_768
+TICKS_PER_S = 100
+"""USER_HZ, the unit of times in stat: 100 on every architecture but Alpha. Source: times(2)."""
 
 NO_DMA_LIMIT = 2_000_000_000
 """PM_QOS_CPU_LATENCY_DEFAULT_VALUE in microseconds: nobody holds /dev/cpu_dma_latency."""
@@ -69,6 +74,7 @@ def _recorded(root: Root) -> dict[str, str]:
         *(f"run/{name}" for name in PROCESSES),
         *("derived/rcu_offloaded", "derived/dev_shm_bytes", "derived/dev_shm_used_bytes"),
         *("derived/df", "derived/cpu_dma_latency_us", "derived/kernel_config"),
+        *root.glob("run/self/*/*"),
     ):
         text = root.text(key)
         if text is not None:
@@ -92,19 +98,47 @@ def _live(root: Root, texts: dict[str, str]) -> dict[str, str]:
 def _comms(root: Root) -> dict[str, str]:
     """One look at the name of every process, kernel threads included."""
     counts = dict.fromkeys(PROCESSES, 0)
+    ours: dict[str, str] = {}
     offloaded: set[int] = set()
     kernel = False
     for pid in root.pids()[:MAX_PIDS]:
         comm = (root.peek(f"proc/{pid}/comm", 64) or b"").decode("utf-8", "replace").strip()
         if comm in counts:
             counts[comm] += 1
+        elif comm in OURS:
+            cost = cost_of(root, pid)
+            if cost is not None:
+                ours[f"run/self/{comm}/{pid}"] = cost
         elif m := _RCU.fullmatch(comm):
             offloaded.add(int(m[1]))
         kernel = kernel or comm == "kthreadd"
-    found = {f"run/{name}": str(count) for name, count in counts.items()}
+    found = ours | {f"run/{name}": str(count) for name, count in counts.items()}
     if kernel:
         found["derived/rcu_offloaded"] = str(CpuSet.of(offloaded))
     return found
+
+
+def cost_of(root: Root, pid: int) -> str | None:
+    """`cpu_s=3.20 age_s=400.0 rss_kb=71000 cpus=0-3 last=2` of one process of ours; None: it ended.
+
+    Resident memory and not PSS: smaps_rollup takes mmap_lock. Source: proc_pid_stat(5),
+    proc_pid_status(5), proc_uptime(5).
+    """
+    stat = (root.peek(f"proc/{pid}/stat", 4096) or b"").rpartition(b")")[2].split()
+    status = (root.peek(f"proc/{pid}/status", 1 << 16) or b"").decode("utf-8", "replace")
+    uptime = (root.peek("proc/uptime", 64) or b"").split()
+    rows = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    rss = rows.get("VmRSS", "").split()
+    cpus = rows.get("Cpus_allowed_list", "").strip()
+    try:
+        used, started = int(stat[11]) + int(stat[12]), int(stat[19])
+        age = float(uptime[0]) - started / TICKS_PER_S
+        return (
+            f"cpu_s={used / TICKS_PER_S:.2f} age_s={age:.1f} rss_kb={int(rss[0])} cpus={cpus} "
+            f"last={int(stat[36])}"
+        )
+    except (IndexError, ValueError):
+        return None
 
 
 _POINTS = ("/dev/shm", "/tmp", "/run")

@@ -43,7 +43,7 @@ def _node(
         root.fail(f"{at}/cpulist", "not there, expected a CPU list")
         cpus = CpuSet()
     cpus &= online
-    total, free = _memory(root, f"{at}/meminfo")
+    total, free, available = _memory(root, f"{at}/meminfo")
     has = total > 0 if total is not None else with_memory is not None and number in with_memory
     kind = NodeKind.CPU if cpus else NodeKind.EMPTY
     if has:
@@ -55,27 +55,33 @@ def _node(
         cpus=cpus,
         memory_bytes=total,
         memory_free_bytes=free,
+        memory_available_bytes=available,
         distances=_distances(root, f"{at}/distance", ids),
         kind=kind,
         hugepages=_hugepages(root, f"{at}/hugepages"),
     )
 
 
-def _memory(root: Root, path: str) -> tuple[int | None, int | None]:
-    """(total, free) in bytes; lines read `Node 0 MemTotal:  131580 kB`."""
+_CACHE = ("Active(file)", "Inactive(file)", "SReclaimable")
+"""What a node gives back at once. Source: mm/show_mem.c si_mem_available()."""
+
+
+def _memory(root: Root, path: str) -> tuple[int | None, int | None, int | None]:
+    """(total, free, available) in bytes; lines read `Node 0 MemTotal:  131580 kB`."""
     found: dict[str, int] = {}
     text = root.text(path)
     if text is None:
-        return None, None
+        return None, None, None
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 4 and words[0] == "Node" and is_number(words[3]):
             found.setdefault(words[2].rstrip(":"), int(words[3]) << 10)
-            if "MemTotal" in found and "MemFree" in found:
-                break
     if "MemTotal" not in found:
         root.fail(path, "no MemTotal line")
-    return found.get("MemTotal"), found.get("MemFree")
+    free, cache = found.get("MemFree"), [found.get(key) for key in _CACHE]
+    known = [size for size in cache if size is not None]
+    available = None if free is None or len(known) < 2 else free + sum(known)
+    return found.get("MemTotal"), free, available
 
 
 def _distances(root: Root, path: str, ids: list[int]) -> tuple[tuple[int, int], ...]:

@@ -11,7 +11,7 @@ from itertools import combinations
 from nodeagent.discover.root import Root, is_number
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.pci import AMD, Aer, Link, PciFunction, parse_bdf
+from nodeagent.model.pci import AMD, INTEL, Aer, Link, PciFunction, parse_bdf
 from nodeagent.model.topology import Path, PeerLink, Relation
 
 DEVICES = "sys/bus/pci/devices"
@@ -168,7 +168,8 @@ def relate(functions: tuple[PciFunction, ...], links: Links) -> tuple[Relation, 
 
 
 def _computes(function: PciFunction) -> bool:
-    return function.computes or (function.is_gpu and not function.vendor)
+    # Those of Intel's CPUs compute for nobody here, yet a person asks how near they are.
+    return function.computes or (function.is_gpu and function.vendor in ("", AMD, INTEL))
 
 
 def _outside(function: PciFunction, by_bdf: dict[str, PciFunction]) -> tuple[str, ...]:

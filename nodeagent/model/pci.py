@@ -11,6 +11,15 @@ from nodeagent.model.cpuset import CpuSet
 _BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 NVIDIA, AMD, INTEL, MELLANOX = "10de", "1002", "8086", "15b3"
+BOARD_DISPLAYS = frozenset(
+    (
+        # Chips of server boards: ATI Rage XL, ES1000
+        *("4752", "4758", "515e", "5969"),
+        # Graphics inside CPUs that stand in servers too: Raven, Picasso, Renoir, Cezanne, Raphael
+        *("15dd", "15d8", "1636", "1638", "164e", "13c0"),
+    )
+)
+"""Device numbers of AMD that show a console and compute nothing. Source: pci.ids."""
 
 
 def parse_bdf(text: str) -> str:
@@ -85,8 +94,19 @@ class PciFunction:
 
     @property
     def computes(self) -> bool:
-        """A GPU of a vendor whose GPUs compute; a board's display chip does not."""
-        return self.is_gpu and self.vendor in (NVIDIA, AMD, INTEL)
+        """A GPU that computes: a board's display chip and the graphics in a CPU do not."""
+        if not self.is_gpu or self.vendor not in (NVIDIA, AMD, INTEL):
+            return False
+        if self.vendor == AMD:
+            return self.device not in BOARD_DISPLAYS
+        return self.vendor == NVIDIA or not self._in_cpu
+
+    @property
+    def _in_cpu(self) -> bool:
+        """Intel's graphics in the CPU: device 2 of the first bus, or a VGA on the root bus."""
+        return self.bdf.partition(":")[2].startswith("00:02.") or (
+            self.class_code == "0300" and bool(self.root_bus) and not self.parents
+        )
 
     @property
     def is_nic(self) -> bool:

@@ -59,6 +59,8 @@ class NumaNode:
     kind: NodeKind
     hugepages: tuple[Hugepages, ...] = ()
     memory_free_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    """Free, or page cache that can be dropped at once; None: the node's meminfo does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
