@@ -159,35 +159,39 @@ class _LinkOf(Protocol):
 def walk(path: str, link_of: _LinkOf, known: dict[str, str]) -> str:
     """Resolves symbolic links below a root, component by component.
 
-    `known` caches directories that were walked before. `..` never leaves the root.
-    Raises OSError: ELOOP after MAX_LINKS links, and what `link_of` raises.
+    `known` keeps what was walked before, so that the folders above are asked about once. `..`
+    never leaves the root. Raises OSError: ELOOP after MAX_LINKS links, and what `link_of` raises.
     """
-    head, _, leaf = path.rpartition("/")
-    if head in known:
-        here, todo = known[head], [leaf]
-    else:
-        here, todo = "", path.split("/")[::-1]
-    hops = 0
-    while todo:
-        part = todo.pop()
-        if part in ("", "."):
-            continue
-        if part == "..":
-            here = here.rpartition("/")[0]
-            continue
-        step = f"{here}/{part}" if here else part
-        target = link_of(step)
-        if target is None:
-            here = step
-            continue
-        hops += 1
-        if hops > MAX_LINKS:
-            raise error(errno.ELOOP, path)
-        if target.startswith("/"):
-            here = ""
-        todo.extend(target.split("/")[::-1])
-    if len(known) < MAX_NAMES:
-        known[path] = here
+    base = path
+    ahead: list[str] = []
+    while base and base not in known:
+        base, _, leaf = base.rpartition("/")
+        ahead.append(leaf)
+    here, hops = known.get(base, ""), 0
+    while ahead:
+        leaf = ahead.pop()
+        todo = [leaf]
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                here = here.rpartition("/")[0]
+                continue
+            step = f"{here}/{part}" if here else part
+            target = link_of(step)
+            if target is None:
+                here = step
+                continue
+            hops += 1
+            if hops > MAX_LINKS:
+                raise error(errno.ELOOP, path)
+            if target.startswith("/"):
+                here = ""
+            todo.extend(target.split("/")[::-1])
+        base = f"{base}/{leaf}" if base else leaf
+        if len(known) < MAX_NAMES:
+            known[base] = here
     return here
 
 

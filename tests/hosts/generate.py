@@ -357,6 +357,60 @@ def memory_only(cores: int = 4) -> Table:
     return tree.finish("ro quiet", {})
 
 
+def large(packages: int = 16, cores: int = 32, nodes_each: int = 4, irqs: int = 16) -> Table:
+    """1,024 PUs in 64 NUMA nodes: the largest shape that one kernel is built for by default.
+
+    Each package has a GPU, a NIC and a drive behind a switch. For benchmarks: no golden file.
+    """
+    tree = Tree()
+    nodes = tree.cpu_side(packages=packages, cores=cores, smt=2, nodes_each=nodes_each)
+    for i, cpus in enumerate(nodes):
+        near = [12 if i // nodes_each == j // nodes_each else 32 for j in range(len(nodes))]
+        near[i] = 10
+        tree.node(i, cpus, 64_000_000, near)
+    tree.put(f"{NODE}/has_memory", f"0-{len(nodes) - 1}")
+    gpus = []
+    for package in range(packages):
+        node = package * nodes_each
+        add = partial(tree.function, node=node, local=nodes[node])
+        # A PCI domain each, as machines of that size have.
+        root = f"pci{package:04x}:00"
+
+        def at(*steps: str, package: int = package, root: str = root) -> str:
+            return "/".join([root, *(f"{package:04x}:{s}.0" for s in steps)])
+
+        add(at("00:01"), BRIDGE, "8086:352a", driver="pcieport", link=("32.0", 16))
+        add(at("00:01", "01:00"), BRIDGE, "1000:c030", driver="pcieport", link=("32.0", 16))
+        for slot, (code, ids, driver) in enumerate(
+            (
+                (GPU, "10de:2330", "nvidia"),
+                (NIC, "15b3:1021", "mlx5_core"),
+                (NVME, "144d:a824", "nvme"),
+            )
+        ):
+            lanes = 4 if code == NVME else 16
+            port = ("00:01", "01:00", f"02:{slot:02x}")
+            add(at(*port), BRIDGE, "1000:c030", driver="pcieport", link=("32.0", lanes))
+            path = at(*port, f"{3 + slot:02x}:00")
+            bdf = add(
+                path,
+                code,
+                ids,
+                driver=driver,
+                link=("32.0", lanes),
+                irqs=1 if code == GPU else irqs,
+                irq_name={GPU: "nvidia", NIC: "mlx5_comp", NVME: f"nvme{package}q"}[code],
+            )
+            device = f"sys/devices/{path}"
+            if code == GPU:
+                gpus.append(bdf)
+            elif code == NIC:
+                _interface(tree, device, f"eth{package}", 400_000, 2 * irqs, rdma=f"mlx5_{package}")
+            else:
+                _drive(tree, device, package)
+    return tree.finish("ro quiet iommu=pt", {"nvml/reading": _nvml(gpus, nodes)})
+
+
 MACHINES = {"two-socket-8gpu": two_socket_8gpu, "nps4-4gpu": nps4_4gpu, "memory-only": memory_only}
 
 
