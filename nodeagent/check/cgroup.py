@@ -45,7 +45,7 @@ REASONS = {
 def version(s: Seen) -> Iterator[Judged]:
     """Which hierarchy."""
     text = s.snapshot.texts.get(CONTROLLERS)
-    if text is None and not s.snapshot.why_unread(CONTROLLERS) and s.snapshot.live:
+    if text is None and not s.snapshot.why_unread(CONTROLLERS) and s.snapshot.complete:
         mounts = s.text("proc/mounts", absent="nothing is mounted")
         v1 = [m for m in mounts.splitlines() if m.split()[2:3] == ["cgroup"] and "cpuset" in m]
         if v1:

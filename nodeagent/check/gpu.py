@@ -154,6 +154,8 @@ def log(s: Seen) -> Iterator[Judged]:
     """Events by kind and device."""
     events = s.snapshot.events
     if events is None:
+        if (reason := s.snapshot.why_unread("dev/kmsg")) is not None:
+            raise s.unread("dev/kmsg", reason)
         raise NotApplicable("no kernel log was read")
     groups: dict[tuple[str, str], list[int]] = {}
     for i, event in enumerate(events):

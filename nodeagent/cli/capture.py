@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.argument("file", required=False)
 @click.option("--list", "list_", is_flag=True, help="Show what would leave; write nothing.")
 @click.option(
-    "--include-logs", is_flag=True, help="Keep the values of boot arguments that we do not know."
+    "--include-logs",
+    is_flag=True,
+    help="Keep the whole kernel log, and the values of boot arguments that we do not know.",
 )
 @click.option("--key", metavar="FILE", help="Secret that makes masks comparable between nodes.")
 @click.pass_obj
@@ -31,8 +33,9 @@ def capture(
 ) -> int:
     """Write everything that is read into FILE (- is stdout): one text file that diffs.
 
-    Serials, UUIDs, MACs, IPs, host and user names are masked; equal stays equal. Process
-    environments, command lines and logs are never read.
+    Serials, UUIDs, MACs, IPs, host and user names are masked; equal stays equal. Of the kernel log
+    only lines leave that something is judged by, of command lines the program and the values of
+    known options. Process environments are never read.
     """
     from nodeagent.cli.host import open_root, read_root
     from nodeagent.cli.output import emit_json, note, text_only, write_whole

@@ -29,11 +29,12 @@ def read_root(root: Root, *, nvml: bool = True) -> Snapshot:
     from nodeagent.discover.snapshot import read_snapshot
 
     if not (root.is_live and nvml):
-        return read_snapshot(root, None, time.time_ns() if root.is_live else 0)
+        now_ns = time.time_ns() if root.is_live else 0
+        return read_snapshot(root, None, now_ns, asked_by_person=True)
     from nodeagent.discover.gpu import Gpus
 
     gpus = Gpus()
     try:
-        return read_snapshot(root, gpus, time.time_ns())
+        return read_snapshot(root, gpus, time.time_ns(), asked_by_person=True)
     finally:
         gpus.close()

@@ -291,6 +291,11 @@ class Root:
         """Keeps for a capture what is no file: it is read back by `text(path)`."""
         self._keep(path, text.encode())
 
+    def refuse(self, path: str, reason: str) -> None:
+        """Records that something which is read elsewhere could not be read; kept for a capture."""
+        self.fail(path, reason)
+        self._keep(path, Failed(reason))
+
     def pids(self) -> tuple[int, ...]:
         """Numbers of the processes that are there, ascending; never recorded."""
         try:

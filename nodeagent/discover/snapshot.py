@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from nodeagent.discover import (
     boot,
     cgroup,
     cpu,
     derived,
+    engines,
     irq,
     kfd,
+    kmsg,
     net,
     numa,
     nvme,
@@ -23,11 +27,14 @@ from nodeagent.model.snapshot import GpuFacts, Host, Snapshot
 from nodeagent.model.topology import Topology
 
 
-def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) -> Snapshot:
+def read_snapshot(
+    root: Root, gpus: GpuSource | None = None, now_ns: int = 0, *, asked_by_person: bool = False
+) -> Snapshot:
     """Reads everything once; never raises for what it reads.
 
     `gpus` None: NVML is not asked; a recorded machine brings its own reading.
     `now_ns`: CLOCK_REALTIME, kept as `taken_ns`.
+    `asked_by_person`: of a live machine, read its kernel log and its engines as well.
     """
     source: GpuSource = gpus if gpus is not None and root.is_live else NoGpus()
     source.start()
@@ -48,6 +55,11 @@ def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) ->
     texts |= kfd.read_texts(root, functions)
     isolation = boot.isolation_in_force(root, asked)
     texts |= power.read_idle(root, cpus.online, isolation.isolated | isolation.nohz_full)
+    wanted = asked_by_person or not root.is_live
+    log = kmsg.read_kernel_log(root) if wanted else None
+    if log is not None:
+        texts |= log.texts
+    processes = engines.read_engines(root) if wanted else None
     kfd_nodes = kfd.read_kfd(root)
     reading = _nvml(root, source)
     nodes = numa.read_nodes(root, cpus.online, _gpu_memory_nodes(reading))
@@ -78,6 +90,8 @@ def read_snapshot(root: Root, gpus: GpuSource | None = None, now_ns: int = 0) ->
         complete=root.is_complete,
         asked=asked,
         nvmes=nvmes,
+        events=None if log is None else log.events,
+        processes=processes,
     )
 
 
@@ -88,8 +102,11 @@ NVML = "nvml/reading"
 def _nvml(root: Root, source: GpuSource) -> GpuReading:
     if root.is_live:
         reading = source.read()
-        if reading.raw is not None:
-            root.note(NVML, reading.raw)
+        raw = reading.raw
+        if raw is None:
+            answer = {"available": False, "reason": reading.nvml.reason}
+            raw = msgspec.json.encode(answer).decode()
+        root.note(NVML, raw)
         return reading
     raw = root.text(NVML, 4 << 20)
     if raw is None:

@@ -14,6 +14,7 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
 from nodeagent.model.pasted import Pasted
+from nodeagent.model.process import ProcessFacts
 from nodeagent.model.topology import Isolation, Topology
 
 
@@ -170,6 +171,8 @@ class Snapshot:
     """A pasted topology matrix; None on a machine that was read."""
     events: tuple[KernelEvent, ...] | None = None
     """What the kernel log said; None: no log was read."""
+    processes: tuple[ProcessFacts, ...] | None = None
+    """Engines and who moves others; None: nobody looked (the daemon's own reading, a tree)."""
     baseline: Baseline | None = None
     """What was accepted for this machine; None: nothing was."""
 

@@ -51,6 +51,21 @@ TOPICS: tuple[Topic, ...] = (
 _UNKNOWN = re.compile(r'Unknown kernel command line parameters "([^"]*)"')
 _NO_NOHZ = re.compile(r"nohz unsupported|Build with CONFIG_NO_HZ_FULL|NO_HZ_FULL.*not")
 
+_TSC = re.compile(
+    r"Marking TSC unstable|Marking clocksource '?\"?tsc'?\"? as unstable|TSC (?:synchronization|"
+    r"unstable)|Fast TSC calibration failed|tsc: .*unstable"
+)
+_NOBODY = re.compile(r"irq (\d+): nobody cared|Disabling IRQ #(\d+)")
+
+
+def tells(line: str) -> bool:
+    """Whether a line is one that anything is judged by."""
+    return (
+        event(0, line) is not None
+        or any(p.search(line) for p in (_UNKNOWN, _NO_NOHZ, _TSC, _NOBODY))
+        or "ommand line: " in line
+    )
+
 
 def bare(line: str) -> str:
     """A line without time stamps, level, host and `kernel:`."""
@@ -111,6 +126,11 @@ def read_log(text: str, name: str, *, is_log: bool) -> Part | None:
             texts["log/from-boot"] = line.partition("ommand line: ")[2].strip()
         if _NO_NOHZ.search(line):
             texts["log/nohz-unsupported"] = bare(line).strip()
+        if _TSC.search(line):
+            texts.setdefault("log/tsc-unstable", bare(line).strip()[:300])
+        if _NOBODY.search(line):
+            said = texts.get("log/irq-nobody-cared", "")
+            texts["log/irq-nobody-cared"] = f"{said}\n{bare(line).strip()[:200]}".strip()[:2000]
     if not events and not texts and not is_log and stamped * 2 < len(lines):
         return None
     texts["log/kernel-lines"] = str(stamped)
