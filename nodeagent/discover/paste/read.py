@@ -12,6 +12,7 @@ from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
 from nodeagent.discover.paste.environ import read_environ
 from nodeagent.discover.paste.gpu_csv import read_gpu_csv
 from nodeagent.discover.paste.gpu_stack import read_gpu_stack
+from nodeagent.discover.paste.host_tools import read_host_tools
 from nodeagent.discover.paste.kfd import kfd_facts
 from nodeagent.discover.paste.klog import fact, read_log
 from nodeagent.discover.paste.lspci import read_lspci
@@ -130,6 +131,7 @@ def _parts(text: Text) -> Iterator[Part]:
     for part in found:
         if part is not None:
             yield part
+    yield from read_host_tools(body, text.name)
 
 
 def _merged(parts: Sequence[tuple[Text, Part]]) -> tuple[dict[str, str], list[str]]:

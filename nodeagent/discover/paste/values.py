@@ -1,44 +1,48 @@
-"""Kernel files pasted as `path: value` lines, as sysctl prints them, or as files of one value."""
+"""Kernel files in a text: `path: value` lines, sysctl's, a transcript's `cat`, files of one value
+under their kernel name, and those that are known by what is in them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from nodeagent.discover.paste.names import path_of, stem_of
 from nodeagent.discover.paste.part import Part
+from nodeagent.discover.paste.transcript import Section, sections
+from nodeagent.model.hostreport import Sample
 
-_PATH = re.compile(r"^\s*/?((?:sys|proc)/(?:[^\s:=]|:(?=[0-9a-fA-F]{2}[:.]))+)\s*[:=][ \t]?(.*)$")
+_PATH = re.compile(
+    r"^\s*/?((?:sys|proc)/(?:[^\s:=]|:(?=[0-9a-fA-F]{2}[:.]))+)\s*(?:[:=]|\s->(?=\s*\d))[ \t]?(.*)$"
+)
 _LINK = re.compile(r"^\s*/?(sys/\S+)\s+->\s+(\S+)\s*$")
-_SYSCTL = re.compile(r"^\s*((?:kernel|vm|net|fs)(?:\.[\w-]+)+)\s*=\s*(.*)$")
-_CPU = "sys/devices/system/cpu"
-_CGROUP = "sys/fs/cgroup/pasted"
-NAMES: dict[str, str] = {
-    "cmdline": "proc/cmdline",
-    "proc-cmdline": "proc/cmdline",
-    "meminfo": "proc/meminfo",
-    "mounts": "proc/mounts",
-    "proc-mounts": "proc/mounts",
-    "swaps": "proc/swaps",
-    "interrupts": "proc/interrupts",
-    "cpuinfo": "proc/cpuinfo",
-    "uname-r": "proc/sys/kernel/osrelease",
-    "osrelease": "proc/sys/kernel/osrelease",
-    **{
-        f"{prefix}{leaf}": f"{_CPU}/{leaf}"
-        for prefix in ("cpu-", "cpu_", "")
-        for leaf in ("possible", "present", "online", "offline", "isolated", "nohz_full")
-    },
-    **{
-        leaf: f"{_CGROUP}/{leaf}"
-        for leaf in (
-            "cpu.max", "cpu.stat", "cpu.pressure", "cpuset.cpus", "cpuset.cpus.effective",
-            "cpuset.cpus.partition", "cpuset.cpus.exclusive", "cpuset.mems",
-            "cpuset.mems.effective",
-        )
-    },
-}  # fmt: skip
-"""Kernel files by the names people save them under (a .txt behind it does not matter)."""
+_SYSCTL = re.compile(r"^\s*((?:kernel|vm|net|fs)(?:\.[\w-]+)+)\s*[=:]\s*(.*)$")
+_GROUP_KEY = re.compile(r"^\s*([\w./@-]*\bcpu(?:set)?\.[a-z_.]+)\s*[:=]\s*(.*)$")
 _ARGUMENT = re.compile(r"\b(?:BOOT_IMAGE|root|isolcpus|nohz_full|rcu_nocbs|irqaffinity)=\S")
+_CONFIG = ("/etc/", "etc/", "GRUB_", "options ", "args=", "kernelopts=")
 MAX_VALUE = 64 << 10
+MAX_TABLE = 1 << 20
+"""A table (interrupts, cpuinfo) may be longer than a value."""
+_TABLES = (
+    "interrupts",
+    "cpuinfo",
+    "meminfo",
+    "mounts",
+    "softirqs",
+    "schedstat",
+    "vmstat",
+    "status",
+)
+_PARAGRAPHS = (
+    *_TABLES,
+    "snmp",
+    "udp",
+    "igmp",
+    "stat",
+    "cpu.stat",
+    "softnet_stat",
+    "netstat",
+    "dev",
+)
 
 
 def read_values(text: str, name: str) -> Part | None:
@@ -46,24 +50,128 @@ def read_values(text: str, name: str) -> Part | None:
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     for line in text.split("\n"):
+        if len(line) > MAX_VALUE:
+            continue
         if m := _LINK.match(line):
             links[m[1]] = m[2]
         elif m := _PATH.match(line):
-            files[m[1].rstrip("/")] = m[2].strip()
+            if m[2].strip() or not line.rstrip().endswith(":"):
+                files.setdefault(m[1].rstrip("/"), m[2].strip())
         elif m := _SYSCTL.match(line):
-            files["proc/sys/" + m[1].replace(".", "/")] = m[2].strip()
+            files.setdefault("proc/sys/" + m[1].replace(".", "/"), m[2].strip())
+        elif (m := _GROUP_KEY.match(line)) and (path := path_of(m[1])):
+            files.setdefault(path, m[2].strip())
+    files |= _of_sections(text)
     if not files and not links:
         one = _one_file(text, name)
-        if one is None:
-            return None
-        files[one] = text.strip()[:MAX_VALUE]
-    return Part(kind="values", files=files, links_to=links)
+        if one is not None:
+            files[one] = text.strip()[: MAX_TABLE if one.endswith(_TABLES) else MAX_VALUE]
+    for path, body in by_content(text).items():
+        files.setdefault(path, body)
+    if not files and not links:
+        return None
+    moment = stem_of(name)[1]
+    if moment is None:
+        return Part(kind="values", files=files, links_to=links)
+    reports = tuple(
+        Sample(source=name, path=path, text=body, later=moment.later, at_s=moment.at_s)
+        for path, body in files.items()
+    )
+    # What holds now is what was read last; the earlier reading is kept for the comparison.
+    return Part(kind="values", files=files if moment.later else {}, reports=reports)
+
+
+def _of_sections(text: str) -> dict[str, str]:
+    """What `cat`, `head` and loops over files printed."""
+    found: dict[str, str] = {}
+    pieces = sections(text)
+    if len(pieces) == 1 and pieces[0].path is None and pieces[0].command is None:
+        return found
+    for piece in pieces:
+        path = None if piece.path is None else path_of(piece.path)
+        if path is not None and "*" not in path:
+            found.setdefault(path, _body(path, piece))
+            continue
+        words = (piece.command or "").split()
+        if not words:
+            continue
+        lines = [x.strip() for x in piece.text.split("\n") if x.strip()]
+        program, rest = words[0].rpartition("/")[2], [w for w in words[1:] if w[:1] != "-"]
+        if program == "uname" and "-r" in words and lines:
+            found["proc/sys/kernel/osrelease"] = lines[0]
+        elif program == "uname" and lines and len(lines[0].split()) > 2:
+            found["proc/sys/kernel/osrelease"] = lines[0].split()[2]
+        elif program == "sysctl" and "-n" in words and len(rest) == len(lines):
+            found |= {
+                "proc/sys/" + k.replace(".", "/"): v for k, v in zip(rest, lines, strict=True)
+            }
+        elif program == "cat" and len(rest) == len(lines) > 1:
+            # One line each: only then is it clear which line is whose.
+            paths = [path_of(w) for w in rest]
+            found |= {p: v for p, v in zip(paths, lines, strict=True) if p is not None}
+    return found
+
+
+def _body(path: str, piece: Section) -> str:
+    """The text of one file: to the first blank line, except where tables have those."""
+    text = piece.text.strip("\n")
+    if path.endswith(_PARAGRAPHS):
+        return text.strip()[:MAX_TABLE]
+    return text.partition("\n\n")[0].strip()[:MAX_VALUE]
 
 
 def _one_file(text: str, name: str) -> str | None:
     """Which kernel file this is: the command line by its content, the rest by name."""
     body = text.strip()
-    if "\n" not in body and _ARGUMENT.search(body):
+    is_line = "\n" not in body and not any(w in body or w in name for w in _CONFIG)
+    if is_line and _ARGUMENT.search(body):
         return "proc/cmdline"
-    leaf = name.rpartition("/")[2]
-    return NAMES.get(leaf) or NAMES.get(leaf.removesuffix(".txt"))
+    return path_of(name)
+
+
+_MEMINFO = re.compile(
+    r"^[ \t]*((?:Mem(?:Total|Free|Available)|HugePages_\w+|Huge(?:pagesize|tlb)|Commit(?:Limit"
+    r"|ted_AS)"
+    r"|Shmem\w*|AnonHugePages|Swap(?:Total|Free)|Cached|Buffers)):[ \t]+(\d+)(?: kB)?[ \t]*$",
+    re.MULTILINE,
+)
+_NODE_INFO = re.compile(
+    r"^[ \t]*Node (\d+)[ ,]+((?:Mem(?:Total|Free)|HugePages_\w+|Shmem|FilePages)):?[ \t]+(\d+)",
+    re.M,
+)
+_MOUNT = re.compile(
+    r"^[ \t]*(\S{1,200}) (?:on )?(/\S*) (?:type )?(tmpfs|hugetlbfs|cgroup2?|devtmpfs|ramfs)"
+    r" (?:\(([^)]*)\)|(\S+)(?: \d+ \d+)?)\s*$",
+    re.MULTILINE,
+)
+_INTERRUPTS = re.compile(r"^[ \t]+CPU\d+(?:[ \t]+CPU\d+)*[ \t]*\n[ \t]*\w+:[ \t]+\d+", re.MULTILINE)
+
+
+def by_content(text: str) -> Mapping[str, str]:
+    """Kernel files that their own words tell: meminfo, mounts, interrupts, cpu.stat."""
+    found: dict[str, str] = {}
+    memory = [m[0].strip() for m in _MEMINFO.finditer(text)]
+    if memory:
+        found["proc/meminfo"] = "\n".join(memory)
+    nodes: dict[int, list[str]] = {}
+    for m in _NODE_INFO.finditer(text):
+        nodes.setdefault(int(m[1]), []).append(" ".join(m[0].split()))
+    for node, lines in nodes.items():
+        found[f"sys/devices/system/node/node{node}/meminfo"] = "\n".join(lines)
+    mounts = [
+        f"{m[1]} {m[2]} {m[3]} {m[4] if m[4] is not None else m[5]} 0 0"
+        for m in _MOUNT.finditer(text)
+    ]
+    if mounts:
+        found["proc/mounts"] = "\n".join(mounts)
+    if table := _INTERRUPTS.search(text):
+        found["proc/interrupts"] = (
+            text[table.start() :].rstrip("\n").partition("\n\n")[0][:MAX_TABLE]
+        )
+    throttle = re.findall(
+        r"^[ \t]*((?:nr_periods|nr_throttled|throttled_(?:usec|time)|usage_usec)[: \t]+\d+)[ \t]*$",
+        text, re.MULTILINE,
+    )  # fmt: skip
+    if len(throttle) > 1:
+        found["sys/fs/cgroup/pasted/cpu.stat"] = "\n".join(x.replace(":", " ") for x in throttle)
+    return found
