@@ -94,10 +94,13 @@ def write_cpus(
     offline: CpuSet | None = None,
     governor: str = "performance",
     names: tuple[str, str] = ("core_cpus", "package_cpus"),
+    stale: bool = False,
 ) -> None:
     """The CPU files. An offline PU keeps its folder and loses topology and caches, as Linux does.
-    `names`: those before Linux 5.3 were thread_siblings and core_siblings."""
+    `names`: those before Linux 5.3 were thread_siblings and core_siblings. `stale`: masks still
+    name offline PUs, as some architectures' do."""
     off = offline or CpuSet()
+    hidden = CpuSet() if stale else off
     everything = joined(cores)
     online = everything - off
     tree.cpus = max(everything.ids) + 1
@@ -114,8 +117,8 @@ def write_cpus(
             if pu in off:
                 tree.put(f"{at}/online", 0)
                 continue
-            tree.put(f"{at}/topology/{names[0]}_list", core.pus - off)
-            tree.put(f"{at}/topology/{names[1]}_list", packages[core.package] - off)
+            tree.put(f"{at}/topology/{names[0]}_list", core.pus - hidden)
+            tree.put(f"{at}/topology/{names[1]}_list", packages[core.package] - hidden)
             tree.put(f"{at}/topology/physical_package_id", core.package)
             tree.put(f"{at}/topology/core_id", core.number)
             if governor:
@@ -130,7 +133,7 @@ def write_cpus(
                 tree.put(f"{at}/cache/{index}/level", level)
                 tree.put(f"{at}/cache/{index}/type", kind)
                 tree.put(f"{at}/cache/{index}/size", amount)
-                tree.put(f"{at}/cache/{index}/shared_cpu_list", shared - off)
+                tree.put(f"{at}/cache/{index}/shared_cpu_list", shared - hidden)
 
 
 def write_nodes(

@@ -86,13 +86,12 @@ def _numbers(text: str) -> CpuSet:
 
 
 def _function(snapshot: Snapshot, drawn: frozenset[str], bdf: str) -> set[str]:
-    """A function that is drawn, or the physical one of a virtual one, or what is below a bridge."""
+    """A function that is drawn (a folded bridge counts as what it leads to), or the physical one
+    of a virtual one."""
     if bdf in drawn:
         return {bdf}
     at = snapshot.topology.function(bdf)
-    if at is not None and at.physfn:
-        return {at.physfn}
-    return {f.bdf for f in snapshot.topology.pci if bdf in f.parents}
+    return {at.physfn} if at is not None and at.physfn else set()
 
 
 def _numbered(snapshot: Snapshot, drawn: frozenset[str], word: str, numbers: CpuSet) -> set[str]:
