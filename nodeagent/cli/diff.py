@@ -20,9 +20,11 @@ def diff(invocation: Invocation, a: str, b: str) -> int:
     """Show what differs between A and B, what matters most first.
 
     Each is a capture, an archive, a directory, or - for this machine. Values that change by
-    themselves (free memory, interrupt counts) are left out.
+    themselves (free memory, interrupt counts) are left out; counters of errors come last. What two
+    machines differ in by nature (UUIDs, root=) is left out when GPUs or host names tell them apart.
     """
     from nodeagent.check.diff import diff as compare
+    from nodeagent.check.diff import two_machines
     from nodeagent.cli.host import open_root, read_root
     from nodeagent.cli.output import console, emit_json
 
@@ -31,6 +33,7 @@ def diff(invocation: Invocation, a: str, b: str) -> int:
         with open_root(None if path == "-" else path) as root:
             snapshots.append(read_root(root))
     found = compare(*snapshots)
+    two = two_machines(*snapshots)
     if invocation.output != "table":
         emit_json(
             "diff",
@@ -38,6 +41,7 @@ def diff(invocation: Invocation, a: str, b: str) -> int:
                 "a": a,
                 "b": b,
                 "same": not found,
+                "machines": None if two is None else 1 + two,
                 "differences": [
                     {
                         "weight": int(d.weight),
