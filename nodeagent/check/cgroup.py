@@ -19,8 +19,8 @@ from nodeagent.check.record import (
 
 CONTROLLERS = "sys/fs/cgroup/cgroup.controllers"
 REASONS = {
-    "Parent is not a partition root": "make the parent a partition root, place the group directly "
-    "below the root, or set cpuset.cpus.exclusive in each ancestor (Linux 6.7 and newer)",
+    "Parent is not a partition root": "echo root > PARENT/cpuset.cpus.partition, place the group "
+    "directly below the root, or set cpuset.cpus.exclusive in each ancestor (Linux 6.7 and newer)",
     "Parent is an invalid partition root": "mend the parent's partition first",
     "Cpu list in cpuset.cpus not exclusive": "take these CPUs out of every sibling's cpuset.cpus",
     "cpuset.cpus is empty": "write CPUs into cpuset.cpus first",
@@ -142,7 +142,7 @@ def throttled(s: Seen) -> Iterator[Judged]:
                 group,
                 f"throttled in {held} of {periods} periods",
                 *evidence,
-                remedy="raise or drop the quota; a cpuset limits without standing still",
+                remedy="echo max > cpu.max  (or a larger quota); a cpuset throttles nothing",
             )
     if not judged:
         raise NotApplicable("no cpu.stat tells of a quota")

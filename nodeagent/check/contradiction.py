@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeagent.check.locality import data_nics, neighbours
-from nodeagent.check.record import Judged, NotApplicable, Seen, check, ok, saw, some, warn
+from nodeagent.check.record import (
+    ASK_OPERATOR,
+    MEASURE,
+    Judged,
+    NotApplicable,
+    Seen,
+    check,
+    ok,
+    saw,
+    some,
+    warn,
+)
 from nodeagent.model.finding import Evidence
 
 
@@ -65,9 +76,9 @@ def gpu_node_unknown(s: Seen) -> Iterator[Judged]:
         ),
         *(saw(f"sys/bus/pci/devices/{p.bdf}/numa_node", "-1") for p in untold[:3]),
         *(Evidence(path="NVML", text=k) for k in knows[:3]),
-        remedy="ask the host's operator for the NUMA map (pxb-pcie)"
+        remedy=f"{ASK_OPERATOR}; GPUs on a pxb-pcie of their node"
         if s.snapshot.host.virtual
-        else "update the BIOS; until then pin by NVML's affinity, or not at all",
+        else "nvidia-smi topo -C -M -i N  (bind by what it says, or not at all); update the BIOS",
     )
 
 
@@ -108,7 +119,7 @@ def local_cpus(s: Seen) -> Iterator[Judged]:
             f"{p.local_cpus}",
             saw(f"sys/bus/pci/devices/{p.bdf}/numa_node", str(node.id)),
             saw(f"sys/bus/pci/devices/{p.bdf}/local_cpulist", str(p.local_cpus)),
-            remedy="trust neither: measure bandwidth from each node before pinning",
+            remedy=MEASURE,
         )
     if not wrong:
         yield ok("pci", f"{judged} GPUs and NICs agree with their nodes")
@@ -146,7 +157,7 @@ def nvml(s: Seen) -> Iterator[Judged]:
                     f"sysfs says node {p.numa_node}, NVML says node {said}",
                     saw(f"sys/bus/pci/devices/{gpu.bdf}/numa_node", str(p.numa_node)),
                     Evidence(path="nvmlDeviceGetNumaNodeId", text=str(said)),
-                    remedy="trust neither: measure bandwidth from each node before pinning",
+                    remedy=MEASURE,
                 )
         elif gpu.cpu_affinity and node is not None and node.cpus:
             judged += 1
@@ -158,7 +169,7 @@ def nvml(s: Seen) -> Iterator[Judged]:
                     f"{gpu.cpu_affinity}",
                     saw(f"sys/bus/pci/devices/{gpu.bdf}/numa_node", str(node.id)),
                     Evidence(path="nvmlDeviceGetCpuAffinity", text=str(gpu.cpu_affinity)),
-                    remedy="trust neither: measure bandwidth from each node before pinning",
+                    remedy=MEASURE,
                 )
     if not judged:
         raise NotApplicable("no GPU is described by both sysfs and NVML")

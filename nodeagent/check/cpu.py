@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from nodeagent.check.isolation import CMDLINE, LISTS, given, quiet
+from nodeagent.check.isolation import BOOT, CMDLINE, LISTS, given, quiet
 from nodeagent.check.record import (
     READ_BY_HAND,
     Judged,
@@ -60,7 +60,8 @@ def smt_split(s: Seen) -> Iterator[Judged]:
                 saw(f"{CPU}/cpu{min(c.ids)}/topology/thread_siblings_list", str(c))
                 for c in split[:3]
             ),
-            remedy=f"isolate whole cores: {cpus | outside}",
+            remedy=f"isolcpus={cpus | outside}  (whole cores; nohz_full= and rcu_nocbs= alike; "
+            f"{BOOT})",
         )
     else:
         yield ok(f"cpu {cpus}", "whole cores are isolated", saw(path, text))
@@ -85,7 +86,9 @@ def zero_isolated(s: Seen) -> Iterator[Judged]:
             "cpu 0",
             "CPU 0 is isolated, but the kernel needs it for timekeeping and boot-time interrupts",
             saw(path, text),
-            remedy=f"isolate {(cpus - core) or 'other CPUs'} instead",
+            remedy=f"isolcpus={cpus - core}  (nohz_full= and rcu_nocbs= alike; {BOOT})"
+            if cpus - core
+            else f"drop isolcpus= and nohz_full=  ({BOOT})",
         )
     else:
         yield ok("cpu 0", "CPU 0 is left to the system", saw(path, text))
@@ -159,7 +162,8 @@ def mask_names_offline(s: Seen) -> Iterator[Judged]:
             f"{a.text} names CPUs {cpus}, which are offline",
             saw(CMDLINE, a.text),
             saw(f"{CPU}/online", str(topology.online)),
-            remedy="bring them online, or leave them out of the list",
+            remedy=f"echo 1 > /sys/devices/system/cpu/cpu{min(cpus.ids)}/online, or: "
+            f"{a.name}={a.cpus - cpus}  ({BOOT})",
         )
     if not named:
         yield ok(some(a.name for a in found), "the boot arguments name online CPUs only")
@@ -271,7 +275,8 @@ def idle_poll(s: Seen) -> Iterator[Judged]:
             "idle",
             "idle=poll keeps every idle CPU spinning: it costs turbo and slows SMT siblings",
             saw(CMDLINE, "idle=poll"),
-            remedy="drop idle=poll; limit idle states on the isolated CPUs alone",
+            remedy="cpupower -c CPUS idle-set -D 10  (isolated CPUs alone), and drop idle=poll "
+            "from /etc/default/grub",
         )
     else:
         yield ok("idle", "idle CPUs may sleep")
@@ -358,7 +363,7 @@ def l3_split(s: Seen) -> Iterator[Judged]:
             f"cpu {cpus}",
             f"the isolated set takes part of {len(part)} L3 groups: {some(part, 4)}",
             saw(path, text),
-            remedy="choose the isolated CPUs by L3 group",
+            remedy=f"isolcpus={part[0]}  (whole L3 groups; nohz_full= and rcu_nocbs= alike)",
         )
     else:
         yield ok(f"cpu {cpus}", f"{len(groups)} L3 groups, at most one isolated in part")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeagent.check.record import (
+    ASK_OPERATOR,
+    MEASURE,
     Judged,
     NotApplicable,
     Seen,
@@ -19,10 +21,6 @@ from nodeagent.model.finding import Evidence
 
 DEVICES = "sys/bus/pci/devices"
 SMT_ACTIVE = "sys/devices/system/cpu/smt/active"
-ASK_OPERATOR = (
-    "ask the host's operator for a guest topology that is the host's: virsh edit GUEST, "
-    "<cpu><numa> cells and <topology> as on the host"
-)
 
 
 @check(
@@ -62,8 +60,7 @@ def bridge_node(s: Seen) -> Iterator[Judged]:
             f"{above.numa_node}" + (f" ({len(wrong)} such devices)" if len(wrong) > 1 else ""),
             saw(f"{DEVICES}/{p.bdf}/numa_node", str(p.numa_node)),
             saw(f"{DEVICES}/{above.bdf}/numa_node", str(above.numa_node)),
-            remedy="trust neither: numactl -N 0 -m 0 nvbandwidth -t host_to_device_memcpy_ce, then "
-            "the same from each other node; update the BIOS",
+            remedy=s.mend(f"{MEASURE}; update the BIOS"),
         )
     else:
         yield ok("pci", f"{judged} devices are on the node of the bridge above them")
@@ -251,7 +248,7 @@ def affinity(s: Seen) -> Iterator[Judged]:
                 f"the CPUs {node.cpus}",
                 Evidence(path=m.source, text=f"{gpu}: CPU affinity {cpus}, NUMA affinity {said}"),
                 saw(f"sys/devices/system/node/node{node.id}/cpulist", str(node.cpus)),
-                remedy="trust neither: bind by measurement; numactl -H shows the kernel's lists",
+                remedy=MEASURE,
             )
     if not judged:
         raise NotApplicable("no GPU's affinity and node are both told")

@@ -186,14 +186,14 @@ def log(s: Seen) -> Iterator[Judged]:
                 subject,
                 f"{kind} {bdf}: hardware fault{times}",
                 evidence,
-                remedy="drain the node; read the lines before the first one, then reset or repair",
+                remedy="drain the node; dmesg -T | less  (what came before), then reset or repair",
             )
         else:
             yield warn(
                 subject,
                 f"{kind} {bdf}: fault{times}",
                 evidence,
-                remedy="read the lines around it; watch whether it comes again",
+                remedy="dmesg -Tw  (watch whether it comes again, and read the lines around it)",
             )
     if not groups and not events and s.snapshot.texts.get("log/kernel-lines", "1") == "0":
         yield info("log", "no line of this log is the kernel's or a driver's: nothing to judge")

@@ -133,7 +133,8 @@ def _memory(s: Seen, g: GpuState) -> Iterator[Judged]:
             g.label,
             f"a row of {g.label}'s memory could not be remapped",
             at(g, "Remapping Failure Occurred: Yes"),
-            remedy="take the GPU out of service and run NVIDIA's field diagnostic: the card has "
+            remedy="drain the GPU; nvidia-bug-report.sh; run NVIDIA's field diagnostic: the card "
+            "has "
             "to be exchanged",
         )
     if g.ecc_uncorrected:
@@ -149,7 +150,7 @@ def _memory(s: Seen, g: GpuState) -> Iterator[Judged]:
             g.label,
             f"{g.label} exceeded its threshold of SRAM errors",
             at(g, "SRAM Threshold Exceeded: Yes"),
-            remedy="take the GPU out of service and run NVIDIA's field diagnostic",
+            remedy="drain the GPU; nvidia-bug-report.sh; run NVIDIA's field diagnostic",
         )
     if g.remap_pending:
         yield warn(
@@ -176,7 +177,8 @@ def _memory(s: Seen, g: GpuState) -> Iterator[Judged]:
             g.label,
             f"{g.label} has retired {g.retired_pages} pages for double-bit errors",
             at(g, f"Retired Pages, Double Bit ECC: {g.retired_pages}"),
-            remedy="exchange the card: at 64 retired pages it can retire no more",
+            remedy="nvidia-smi -q -d PAGE_RETIREMENT; exchange the card: at 64 retired pages it "
+            "can retire no more",
         )
     elif g.retired_pages and g.retired_pages > 15:
         yield warn(

@@ -30,7 +30,8 @@ PARTITION = "sys/fs/cgroup/cpuset.cpus.isolated"
 WORKQUEUE = "sys/devices/virtual/workqueue/cpumask"
 DEFAULT_AFFINITY = "proc/irq/default_smp_affinity"
 LISTS = ("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "kthread_cpus")
-BOOT = "change the boot arguments (in /etc/default/grub, then update-grub and reboot)"
+LACKS_NOHZ = "grep NO_HZ_FULL /boot/config-*  (boot a kernel that has it =y), or drop nohz_full="
+BOOT = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then update-grub and reboot"
 
 
 def given(s: Seen, name: str) -> Asked | None:
@@ -101,14 +102,14 @@ def syntax(s: Seen) -> Iterator[Judged]:
                 name,
                 f"the kernel cannot read {found.text} ({found.error}) and ignores it",
                 evidence,
-                remedy=f"write a CPU list such as {name}=4-15 and reboot",
+                remedy=f"{name}=4-15  (a list of this form; {BOOT})",
             )
         elif found.unknown_flags:
             yield warn(
                 name,
                 f"isolcpus has flags the kernel does not know: {', '.join(found.unknown_flags)}",
                 evidence,
-                remedy="use only domain, managed_irq and nohz as flags of isolcpus=",
+                remedy=f"isolcpus=managed_irq,domain,{found.cpus or 'LIST'}  ({BOOT})",
             )
         elif last is not None and found.cpus and max(found.cpus.ids) > last:
             beyond = CpuSet.of(c for c in found.cpus if c > last)
@@ -117,7 +118,7 @@ def syntax(s: Seen) -> Iterator[Judged]:
                 f"{found.text} names CPUs {beyond}, but the highest possible CPU is {last}",
                 evidence,
                 saw("sys/devices/system/cpu/possible", str(s.snapshot.topology.possible)),
-                remedy=f"write {name}=...-N, where N is always the last CPU",
+                remedy=f"{name}={min(found.cpus.ids)}-N  (N is always the last CPU; {BOOT})",
             )
         else:
             yield ok(name, f"{found.text} names CPUs {found.cpus or 'none of its own'}", evidence)
@@ -149,14 +150,15 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
             "nohz_full",
             "this kernel was built without CONFIG_NO_HZ_FULL and ignores nohz_full=",
             saw("kernel log", texts["log/nohz-unsupported"]),
-            remedy="boot a kernel with CONFIG_NO_HZ_FULL=y, or drop nohz_full=",
+            remedy=LACKS_NOHZ,
         )
     if lost:
         yield fail(
             some(w.partition("=")[0] for w in lost),
             f"the kernel does not know {some(lost)}: they do nothing",
             saw("kernel log", f"Unknown kernel command line parameters {words}"),
-            remedy="boot a kernel with CONFIG_NO_HZ_FULL=y and CONFIG_RCU_NOCB_CPU=y, or drop them",
+            remedy="grep -E 'NO_HZ_FULL|RCU_NOCB_CPU' /boot/config-*  (boot a kernel that has them "
+            "=y), or drop the arguments",
         )
     if not lost and "log/nohz-unsupported" not in texts:
         if "log/from-boot" not in texts:
@@ -225,7 +227,7 @@ def nohz_full_in_force(s: Seen) -> Iterator[Judged]:
     found = given(s, "nohz_full")
     if found is None or found.error is not None:
         raise NotApplicable("nohz_full= is not on the command line")
-    remedy = "boot a kernel with CONFIG_NO_HZ_FULL=y, or drop nohz_full="
+    remedy = LACKS_NOHZ
     try:
         text = s.text(NOHZ_FULL, absent="no such file")
     except NotApplicable:
@@ -288,7 +290,9 @@ def consistent(s: Seen) -> Iterator[Judged]:
                     f"cpu {only}",
                     f"CPUs {only} are in {name}: half isolated",
                     *evidence,
-                    remedy=f"give both the same list, {isolcpus.cpus | nohz.cpus}, and reboot",
+                    remedy=f"isolcpus={isolcpus.cpus | nohz.cpus} "
+                    f"nohz_full={isolcpus.cpus | nohz.cpus}  "
+                    f"({BOOT})",
                 )
     both = (isolcpus.cpus if isolcpus else CpuSet()) | (nohz.cpus if nohz else CpuSet())
     offloaded = (rcu.cpus if rcu else CpuSet()) | (nohz.cpus if nohz else CpuSet())
@@ -298,7 +302,7 @@ def consistent(s: Seen) -> Iterator[Judged]:
             f"cpu {only}",
             f"isolated CPUs {only} are not in rcu_nocbs=: their RCU callbacks run on them",
             *evidence,
-            remedy=f"rcu_nocbs={both}",
+            remedy=f"rcu_nocbs={both}  ({BOOT})",
         )
     if not wrong:
         yield ok(f"cpu {both}", f"the lists agree on CPUs {both}", *evidence)
@@ -330,9 +334,7 @@ def irqaffinity_overlap(s: Seen) -> Iterator[Judged]:
             f"cpu {both}",
             f"irqaffinity={irq.cpus} covers the isolated CPUs {both}: interrupts land there",
             *evidence,
-            remedy=f"irqaffinity={rest}; {BOOT}"
-            if rest
-            else f"name housekeeping CPUs only; {BOOT}",
+            remedy=f"irqaffinity={rest}  ({BOOT})" if rest else f"drop irqaffinity=  ({BOOT})",
         )
     else:
         yield ok(f"cpu {cpus}", f"irqaffinity={irq.cpus} leaves CPUs {cpus} out", *evidence)
@@ -364,7 +366,7 @@ def default_affinity(s: Seen) -> Iterator[Judged]:
             f"cpu {both}",
             f"new interrupts may start on the isolated CPUs {both}",
             *evidence,
-            remedy=f"irqaffinity={(online or mask) - cpus}; {BOOT}",
+            remedy=f"irqaffinity={(online or mask) - cpus}  ({BOOT})",
         )
     else:
         yield ok(f"cpu {cpus}", "new interrupts start elsewhere", *evidence)
@@ -392,7 +394,7 @@ def kthread_cpus(s: Seen) -> Iterator[Judged]:
             f"cpu {both}",
             f"kthread_cpus={found.cpus} puts kernel threads on the isolated CPUs {both}",
             *evidence,
-            remedy=f"kthread_cpus={found.cpus - cpus}; {BOOT}",
+            remedy=f"kthread_cpus={found.cpus - cpus}  ({BOOT})",
         )
     else:
         yield ok(f"cpu {cpus}", f"kthread_cpus={found.cpus} leaves CPUs {cpus} out", *evidence)
@@ -424,7 +426,7 @@ def workqueue(s: Seen) -> Iterator[Judged]:
             *evidence,
             remedy=f"echo {hex_mask(keep)} > /sys/devices/virtual/workqueue/cpumask"
             if keep
-            else "leave housekeeping CPUs over, then write their mask there",
+            else f"isolcpus={min(2, max(cpus.ids))}-N  (leave housekeeping CPUs over; {BOOT})",
         )
     else:
         yield ok(f"cpu {cpus}", "unbound workqueues run elsewhere", *evidence)
@@ -464,14 +466,15 @@ def housekeeping(s: Seen) -> Iterator[Judged]:
             f"cpu {cpus}",
             "every online CPU is isolated: none is left to the system",
             *evidence,
-            remedy=f"leave a core on each node out of the list; {BOOT}",
+            remedy=f"isolcpus={min(2, max(online.ids))}-N  (leave a core of each node out; {BOOT})",
         )
     elif len(rest) < s.bounds["pus"]:
         yield warn(
             f"cpu {rest}",
             f"only CPUs {rest} are left to the system ({len(rest)} of {len(online)})",
             *evidence,
-            remedy=f"leave at least {s.bounds['pus']:g} PUs out of the list; {BOOT}",
+            remedy=f"isolcpus={int(s.bounds['pus'])}-N  (or another list that leaves "
+            f"{s.bounds['pus']:g} PUs out; {BOOT})",
         )
     else:
         yield ok(f"cpu {rest}", f"{len(rest)} PUs are left to the system", *evidence)

@@ -59,8 +59,8 @@ def link_sample(s: Seen) -> Iterator[Judged]:
                 "link",
                 f"the link runs on x{x.width}" + (f" of x{cap_width}" if cap_width else ""),
                 evidence,
-                remedy="look at BIOS bifurcation and riser, reseat the card; width does not "
-                "shrink to save power",
+                remedy="lspci -vv | grep LnkSta:; look at BIOS bifurcation and riser, reseat the "
+                "card; width does not shrink to save power",
             )
         if x.speed_downgraded or (cap_speed and x.speed_gts < cap_speed):
             if busy:

@@ -126,12 +126,30 @@ def pairing(n: Neighbours) -> dict[str, str]:
     return found
 
 
+def same_package(s: Seen, a: int | None, b: int | None) -> bool:
+    """Whether two nodes are parts of one package, by their CPUs."""
+    topology = s.snapshot.topology
+    x = topology.node(a) if a is not None else None
+    y = topology.node(b) if b is not None else None
+    if x is None or y is None or not x.cpus or not y.cpus:
+        return False
+    return any(x.cpus <= p.cpus and y.cpus <= p.cpus for p in topology.packages)
+
+
+def _in_socket(s: Seen, n: Neighbours, gpu: str) -> bool:
+    """Whether some nearest NIC is on the GPU's own socket, behind another memory controller (NPS,
+    SNC)."""
+    here = n.node.get(gpu)
+    return any(same_package(s, here, n.node.get(nic)) for nic in n.nearest(gpu)[1])
+
+
 @check(
     "locality.gpu-nic",
     "every GPU has a NIC on its NUMA node",
     means="WARN for GPUs whose nearest NIC is across the socket interconnect (SYS), INFO "
     "when there "
-    "are fewer NICs than nodes with GPUs; OK tells each GPU's nearest NIC, ties shared "
+    "are fewer NICs than nodes with GPUs, or the nearest one is on another node of the same socket "
+    "(NPS, SNC); OK tells each GPU's nearest NIC, ties shared "
     "fairly. Only NICs that carry data count: those with "
     "RDMA where there are any. NA without GPUs or NICs; UNKNOWN when the nodes are not told.",
     why="GPUDirect across the socket link runs at a fraction of the NIC's rate and takes bandwidth "
@@ -151,6 +169,16 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
     untold = [g for g in n.gpus if near[g][0] not in ORDER]
     pairs = pairing(n)
     homes = {n.node.get(g) for g in n.gpus} - {None}
+    beside = [g for g in far if _in_socket(s, n, g)]
+    if beside:
+        nodes = sorted({x for g in beside if (x := n.node.get(g)) is not None})
+        yield info(
+            f"gpu {some(beside)}",
+            f"GPUs {some(beside)} (node {some(nodes)}) have no NIC on their node; the nearest is "
+            "on another node of the same socket",
+            Evidence(path=n.source, text=f"{beside[0]} to {n.nearest(beside[0])[1][0]}: SYS"),
+        )
+    far = [g for g in far if g not in beside]
     if far:
         nodes = sorted({x for g in far if (x := n.node.get(g)) is not None})
         where = f" (node {some(nodes)})" if nodes else ""
@@ -158,9 +186,10 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
         who = "no GPU has a" if none_near else f"GPUs {some(far)}{where} have no"
         sentence = f"{who} NIC on their node: the nearest is across the socket interconnect (SYS)"
         evidence = Evidence(path=n.source, text=f"{far[0]} to {n.nearest(far[0])[1][0]}: SYS")
-        remedy = (
-            "move a NIC to a slot of that socket, or keep traffic of these GPUs on NVLink and off "
-            "GPUDirect (NCCL_NET_GDR_LEVEL=PHB)"
+        remedy = s.mend(
+            "export NCCL_NET_GDR_LEVEL=PHB  (no GPUDirect across sockets), or move a NIC to a slot "
+            "of that socket",
+            "export NCCL_NET_GDR_LEVEL=PHB  (no GPUDirect across sockets)",
         )
         # One NIC cannot be near the GPUs of two sockets: that machine is as it was bought.
         if none_near or len(n.nics) >= len(homes) > 0:
@@ -173,7 +202,7 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
             "nearest NIC: "
             + some((f"{g} -> {nic} ({near[g][0]})" for g, nic in pairs.items()), 16),
         )
-    if untold and not far and not pairs:
+    if untold and not far and not beside and not pairs:
         # The nodes are not told: contradiction.gpu-node-unknown says who should have.
         raise NotApplicable("nobody tells how far GPUs and NICs are apart")
 
@@ -215,8 +244,9 @@ def gpu_peers(s: Seen) -> Iterator[Judged]:
             f"gpu {some(n.gpus, 16)}",
             f"GPUs are spread unevenly over the nodes and have no direct link: {text}",
             Evidence(path=n.source, text=f"{a} to {b}: {n.path(a, b)}"),
-            remedy="keep a tensor-parallel group inside one node (CUDA_VISIBLE_DEVICES), or move "
-            "a card",
+            remedy="export CUDA_VISIBLE_DEVICES="
+            + ",".join(str(n.gpus.index(g)) for g in max(groups.values(), key=len))
+            + "  (a group inside one node), or move a card",
         )
     else:
         yield ok(f"gpu {some(n.gpus, 16)}", text)
@@ -277,7 +307,7 @@ def alone(s: Seen) -> Iterator[Judged]:
             f"{len(bare)} devices are on nodes without CPUs "
             f"({some(sorted({p.numa_node or 0 for p in bare}))})",
             *(saw(f"sys/bus/pci/devices/{p.bdf}/numa_node", str(p.numa_node)) for p in bare[:3]),
-            remedy="bind their threads to local_cpulist of the device",
+            remedy=f"taskset -c $(cat /sys/bus/pci/devices/{bare[0].bdf}/local_cpulist) PROGRAM",
         )
     else:
         yield ok("pci", f"{len(placed)} GPUs and NICs are on nodes with CPUs")

@@ -82,8 +82,8 @@ def hugepages_reserved(s: Seen) -> Iterator[Judged]:
                 f"{count} huge pages of {size >> 10} kB are asked for, {have} are there",
                 saw(CMDLINE, text),
                 saw(path, by_node),
-                remedy="reserve them at boot on a node with free memory, or find who writes "
-                "nr_hugepages later",
+                remedy="grep -rs nr_hugepages /etc/sysctl.d /etc/rc.local /etc/systemd  (who "
+                f"writes it later); at boot: {text.split()[0]} hugepages={count}",
             )
         else:
             yield ok(
@@ -123,7 +123,8 @@ def hugepages_per_node(s: Seen) -> Iterator[Judged]:
                 f"node {some(needed)} has no huge pages of {size >> 10} kB; other nodes have "
                 f"{sum(count.values())}",
                 evidence,
-                remedy="reserve them for each node: hugepages=0:N,1:N at boot",
+                remedy=f"echo {max(count.values())} > /sys/devices/system/node/node{needed[0]}/"
+                f"hugepages/hugepages-{size >> 10}kB/nr_hugepages",
             )
         elif bare:
             yield info(subject, f"node {some(bare)} has no huge pages and no devices", evidence)

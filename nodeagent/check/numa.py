@@ -11,6 +11,7 @@ from nodeagent.check.record import (
     check,
     fail,
     info,
+    many,
     ok,
     saw,
     some,
@@ -62,11 +63,13 @@ def memoryless(s: Seen) -> Iterator[Judged]:
     lost, whole = sum(len(n.cpus) for n in empty), sum(len(n.cpus) for n in nodes)
     usable = [n for n in nodes if n.memory_bytes]
     sentence = (
-        f"nodes {ids} have {lost} of {whole} PUs and no memory: every access of these PUs is remote"
+        f"node{'s' if len(empty) > 1 else ''} {ids} {'have' if len(empty) > 1 else 'has'} {lost} "
+        f"of {whole} PUs and no memory: every access of these PUs is remote"
     )
-    remedy = (
-        "populate the DIMM slots of these nodes (dmidecode -t memory); until then bind by CPU "
-        f"list and memory to node {some(n.id for n in usable) or 'none'}"
+    to = some(n.id for n in usable) or "none"
+    remedy = s.mend(
+        "populate the DIMM slots of these nodes (dmidecode -t memory); until then: numactl "
+        f"-m {to.replace(' ', '')} -C CPUS PROGRAM"
     )
     # Half of the dies may have no memory controller by design; a socket always has one.
     by_design = len(nodes) > 2 and len(usable) * 2 >= len(nodes)
@@ -95,7 +98,8 @@ def memory_only(s: Seen) -> Iterator[Judged]:
     gpu = sum(n.kind is NodeKind.GPU_MEMORY for n in found)
     yield info(
         f"node {some(n.id for n in found)}",
-        f"{len(found)} nodes have memory and no CPUs{f' ({gpu} of them GPU memory)' if gpu else ''}"
+        f"{many(len(found), 'node')} with memory and no CPUs"
+        f"{f' ({gpu} of them GPU memory)' if gpu else ''}"
         f"; nodes with CPUs: {some(n.id for n in s.cpu_nodes)}",
     )
 
@@ -122,42 +126,62 @@ def no_whole_node(s: Seen) -> Iterator[Judged]:
             "numa",
             "no node has both CPUs and memory: locality cannot be planned",
             *(saw(f"{NODE}/node{n.id}/cpulist", str(n.cpus)) for n in s.cpu_nodes[:4]),
-            remedy="update the firmware; dmesg | grep -i srat shows what it described",
+            remedy=s.mend("update the firmware; dmesg | grep -i srat shows what it described"),
         )
 
 
 @check(
     "numa.uneven",
     "nodes with CPUs have alike memory",
-    means="WARN when the smallest node with CPUs has less than `percent` % of the largest one's.",
-    why="A missing or dead DIMM halves the bandwidth of its node and lets allocations spill to the "
-    "other one.",
+    means="WARN when a node with CPUs has less than `percent` % of the largest one's memory and "
+    "lacks at least `gib` GiB of it: that is a DIMM or more, while kernels and firmware keep a few "
+    "GiB for themselves. Each such node is named. INFO in a virtual machine.",
+    why="A missing or dead DIMM takes its channel's bandwidth from its node and lets allocations "
+    "spill to the other one.",
     prove="grep MemTotal /sys/devices/system/node/node*/meminfo; dmidecode -t memory",
-    mend="Find the missing DIMM (dmidecode -t memory, BMC log) and fill the channels evenly.",
+    mend="Find the missing DIMM (dmidecode -t memory, BMC log, numa.dimms) and fill the channels "
+    "evenly.",
     source="AMD 56301 and Intel platform design guides: populate all channels alike",
-    bounds={"percent": 60},
+    bounds={"percent": 94, "gib": 4},
 )
 def uneven(s: Seen) -> Iterator[Judged]:
-    """Sizes against one another."""
+    """Sizes against the largest one."""
     s.nodes()
     nodes = [n for n in s.cpu_nodes if n.memory_bytes]
     if len(nodes) < 2:
         raise NotApplicable("fewer than two nodes have both CPUs and memory")
-    sizes = sorted((n.memory_bytes or 0, n.id) for n in nodes)
-    (small, low), (large, high) = sizes[0], sizes[-1]
-    evidence = [
-        saw(f"{NODE}/node{i}/meminfo", f"MemTotal: {size >> 10} kB")
-        for size, i in (sizes[0], sizes[-1])
+    largest = max(nodes, key=lambda n: n.memory_bytes or 0)
+    large = largest.memory_bytes or 0
+    smallest = min(nodes, key=lambda n: n.memory_bytes or 0)
+    low = [
+        n
+        for n in nodes
+        if (n.memory_bytes or 0) * 100 < large * s.bounds["percent"]
+        and large - (n.memory_bytes or 0) >= s.bounds["gib"] * (1 << 30)
     ]
-    if small * 100 < large * s.bounds["percent"]:
-        yield warn(
-            f"node {low}",
-            f"node {low} has {mib(small)}, node {high} has {mib(large)}: are DIMMs missing?",
-            *evidence,
-            remedy="dmidecode -t memory  (compare the slots of both sockets)",
-        )
+    evidence = [
+        saw(f"{NODE}/node{n.id}/meminfo", f"MemTotal: {(n.memory_bytes or 0) >> 10} kB")
+        for n in (low[:3] or [smallest]) + [largest]
+    ]
+    if low:
+        sizes = some((f"node {n.id} has {mib(n.memory_bytes or 0)}" for n in low), 6)
+        subject = f"node {some(n.id for n in low)}"
+        most = f"node {largest.id} has {mib(large)}"
+        if s.snapshot.host.virtual:
+            yield info(subject, f"{sizes}, {most}", *evidence)
+        else:
+            yield warn(
+                subject,
+                f"{sizes}, {most}: are DIMMs missing?",
+                *evidence,
+                remedy="sudo dmidecode -t memory | grep -E 'Locator|Size'  (compare the sockets)",
+            )
     else:
-        yield ok("numa", f"{len(nodes)} nodes have {mib(small)} to {mib(large)}", *evidence)
+        yield ok(
+            "numa",
+            f"{len(nodes)} nodes have {mib(smallest.memory_bytes or 0)} to {mib(large)}",
+            *evidence,
+        )
 
 
 @check(
@@ -195,7 +219,9 @@ def distances(s: Seen) -> Iterator[Judged]:
             "numa",
             f"implausible distances: {some(odd, 4)}",
             *evidence,
-            remedy="update the firmware (its SLIT); until then measure instead of trusting it",
+            remedy=s.mend(
+                "update the firmware (its SLIT); until then measure: mlc --latency_matrix"
+            ),
         )
     else:
         spread = sorted({d for (a, b), d in table.items() if a != b})
@@ -265,7 +291,8 @@ def zone_reclaim(s: Seen) -> Iterator[Judged]:
 @check(
     "numa.subnodes",
     "sub-NUMA mode",
-    means="INFO when a package is split into several NUMA nodes (NPS2/NPS4, SNC).",
+    means="INFO when a package is split into several NUMA nodes (NPS2/NPS4, SNC), with advice when "
+    "GPUs are then on nodes without a NIC.",
     why="Then a GPU's node has only a part of its socket's cores and memory channels, and often no "
     "NIC: plans made for one node a socket do not fit.",
     prove="lscpu; numactl -H",
@@ -285,8 +312,23 @@ def subnodes(s: Seen) -> Iterator[Judged]:
     ]
     if not split:
         raise NotApplicable("no package holds several NUMA nodes")
+    topology = s.snapshot.topology
+    nics = {p.numa_node for p in topology.nics if p.physfn is None}
+    homes = {p.numa_node for p in topology.gpus if p.computes and p.numa_node is not None}
+    bare = sorted(h for h in homes - nics if h is not None) if nics else []
+    sizes = some(sorted({n for _, n in split}))
+    kind = "NPS" if (s.snapshot.host.cpu_vendor or "") == "AuthenticAMD" else "SNC"
+    if (s.snapshot.host.cpu_vendor or "") not in ("AuthenticAMD", "GenuineIntel"):
+        kind = "NPS or SNC"
     yield info(
         f"package {some(p for p, _ in split)}",
-        f"each of {len(split)} packages is split into {some(sorted({n for _, n in split}))} NUMA "
-        "nodes (NPS or SNC)",
+        f"{'each of ' if len(split) > 1 else ''}{many(len(split), 'package')} is split into "
+        f"{sizes} NUMA nodes ({kind})"
+        + (f"; GPUs are on node {some(bare)}, where no NIC is" if bare else ""),
+        saw(f"{NODE}/node{nodes[0].id}/cpulist", str(nodes[0].cpus)),
+        remedy=""
+        if not bare or s.snapshot.host.virtual
+        else "set NUMA nodes per socket = NPS1 in the BIOS"
+        if kind == "NPS"
+        else "set SNC (Sub-NUMA Clustering) = Disabled in the BIOS",
     )

@@ -412,7 +412,8 @@ def virtual_tree(s: Seen) -> Iterator[Judged]:
             "not to be "
             "trusted",
             *evidence,
-            remedy="ask the host's operator for the NUMA map of these GPUs (pxb-pcie)",
+            remedy="ask the host's operator (virsh dumpxml GUEST) for the NUMA map of these GPUs "
+            "(pxb-pcie)",
         )
     else:
         yield info(

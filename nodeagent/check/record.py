@@ -15,9 +15,20 @@ AS_ROOT = "run it as root: sudo nodeagentctl topology check"
 """Remedy of every UNKNOWN that only a missing right causes; such lines are folded into one."""
 RECORD_MORE = "record the whole machine: nodeagentctl capture FILE"
 """Remedy of every UNKNOWN that a recording with too little in it causes."""
+ASK_OPERATOR = (
+    "ask the host's operator for a guest topology that is the host's: virsh edit GUEST, "
+    "<cpu><numa> cells and <topology> as on the host"
+)
+"""Remedy of what only the hypervisor's owner can mend."""
+MEASURE = (
+    "trust neither: nvidia-smi topo -m; numactl -N 0 -m 0 nvbandwidth -t host_to_device_memcpy_ce, "
+    "then the same from each other node"
+)
+"""Remedy where sources contradict each other: nobody but a measurement is right."""
 NOT_RECORDED = "not in the recording"
 NO_SUCH_FILE = "No such file or directory"
-READ_BY_HAND = "read the named file by hand; if it is damaged, report the kernel and the file"
+READ_BY_HAND = "cat the named file, and dmesg | tail; where it is damaged report it with uname -r"
+"""Remedy of every UNKNOWN that a damaged file, or one that fails, causes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +293,11 @@ class Seen:
         isolation = self.snapshot.topology.isolation
         return isolation.isolated | isolation.nohz_full
 
+    def mend(self, bare: str, guest: str = "") -> str:
+        """A remedy: `bare` for the hardware's owner, `guest` inside a virtual machine, where
+        nothing can be reseated and no BIOS be set; "": ASK_OPERATOR."""
+        return (guest or ASK_OPERATOR) if self.snapshot.host.virtual else bare
+
     @property
     def latency_matters(self) -> bool:
         """Whether this machine was given a job where tails matter: GPUs, isolated CPUs; or a
@@ -295,6 +311,11 @@ def some(items: Iterable[object], limit: int = 8) -> str:
     words = [str(i) for i in items]
     rest = len(words) - limit
     return ", ".join(words[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def many(count: int, noun: str) -> str:
+    """`1 node`, `3 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def share(part: float, whole: float) -> float:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nodeagent.check.irq import lands
-from nodeagent.check.locality import data_nics, neighbours, pairing
+from nodeagent.check.locality import data_nics, neighbours, pairing, same_package
 from nodeagent.check.record import (
     Judged,
     NotApplicable,
@@ -33,16 +33,6 @@ def home_of(s: Seen, gpu: PciFunction) -> NumaNode | None:
         return own
     near = sorted((d, to) for to, d in own.distances if to in nodes and nodes[to].cpus)
     return nodes[near[0][1]] if near else None
-
-
-def same_package(s: Seen, a: int | None, b: int | None) -> bool:
-    """Whether two nodes are parts of one package, by their CPUs."""
-    topology = s.snapshot.topology
-    x = topology.node(a) if a is not None else None
-    y = topology.node(b) if b is not None else None
-    if x is None or y is None or not x.cpus or not y.cpus:
-        return False
-    return any(x.cpus <= p.cpus and y.cpus <= p.cpus for p in topology.packages)
 
 
 @check(
@@ -102,8 +92,11 @@ def unit(s: Seen) -> Iterator[Judged]:
             quiet.setdefault(f"node {home.id}: {'; '.join(minor)}", []).append(gpu.bdf)
         else:
             yield ok(f"gpu {gpu.bdf}", f"node {home.id} has {some(good) or 'it alone'}", here)
-    for sentence, bdfs in quiet.items():
-        yield info(f"gpu {some(bdfs)}", f"GPUs on {sentence}")
+    if quiet:
+        yield info(
+            f"gpu {some((b for bdfs in quiet.values() for b in bdfs), 16)}",
+            "; ".join(f"{some(bdfs)} on {said}" for said, bdfs in list(quiet.items())[:4]),
+        )
 
 
 class _Parts:
@@ -137,7 +130,16 @@ class _Parts:
             where = sorted({p.numa_node for p in self.nics if p.numa_node is not None})
             said = f"every data NIC is on node {some(where)}"
             if self.enough_nics and not any(same_package(self.s, home.id, w) for w in where):
-                bad.append((said, f"move a NIC to a slot of the socket of node {home.id}"))
+                bad.append(
+                    (
+                        said,
+                        self.s.mend(
+                            "export NCCL_NET_GDR_LEVEL=PHB, or move a NIC to a slot of the socket "
+                            f"of node {home.id}",
+                            "export NCCL_NET_GDR_LEVEL=PHB",
+                        ),
+                    )
+                )
                 evidence.append(saw(f"{DEVICES}/{self.nics[0].bdf}/numa_node", str(where[0])))
             else:
                 minor.append(said)

@@ -409,6 +409,14 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("not seen", no_nodes(), V.UNKNOWN),
         ("in a guest", one_node(guest(H)), V.NA),
     ],
+    "numa.uneven": [
+        ("a boot's difference", with_node(H, 1, memory_bytes=253 * GIB), V.OK),
+        ("one of sixteen DIMMs", with_node(H, 1, memory_bytes=239 * GIB), V.WARN),
+        ("half", with_node(H, 1, memory_bytes=100 * GIB), V.WARN),
+        ("in a guest", guest(with_node(H, 1, memory_bytes=100 * GIB)), V.INFO),
+        ("not seen", no_nodes(), V.UNKNOWN),
+        ("one node", B, V.NA),
+    ],
     "numa.flat-distances": [
         ("told", npsx(12, 32), V.OK),
         ("flat", npsx(20, 20), V.INFO),

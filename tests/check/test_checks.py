@@ -411,12 +411,6 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("not seen", no_nodes(), V.UNKNOWN),
             ("one node", B, V.NA),
         ],
-        "numa.uneven": [
-            ("even", H, V.OK),
-            ("half", with_node(H, 1, memory_bytes=128 * GIB), V.WARN),
-            ("not seen", no_nodes(), V.UNKNOWN),
-            ("one node", B, V.NA),
-        ],
         "numa.memory-only": [
             ("GPU memory", grace(), V.INFO),
             ("not seen", no_nodes(), V.UNKNOWN),
