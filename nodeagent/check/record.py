@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from nodeagent.errors import NodeagentError, ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.finding import Evidence, Verdict
+from nodeagent.model.pasted import Report
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.topology import NodeKind, NumaNode
 
@@ -29,6 +31,8 @@ NOT_RECORDED = "not in the recording"
 NO_SUCH_FILE = "No such file or directory"
 READ_BY_HAND = "cat the named file, and dmesg | tail; where it is damaged report it with uname -r"
 """Remedy of every UNKNOWN that a damaged file, or one that fails, causes."""
+
+_R = TypeVar("_R", bound=Report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +263,10 @@ class Seen:
         if not nodes:
             raise NotApplicable("no NUMA nodes are described")
         return nodes
+
+    def reports(self, kind: type[_R]) -> tuple[_R, ...]:
+        """What tools said, of one kind; nothing on a machine that was read."""
+        return self.snapshot.pasted.of(kind) if self.snapshot.pasted else ()
 
     # ---- what several checks ask -----------------------------------------------------------
 

@@ -28,7 +28,7 @@ from nodeagent.model.topology import (
     Relation,
     Topology,
 )
-from tests.check import cases_gpu_tools, cases_host_tools, cases_machine
+from tests.check import cases_gpu_tools, cases_host_tools, cases_jitter, cases_machine
 from tests.check.machines import (
     CPU,
     GIB,
@@ -698,6 +698,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
         **cases_machine.CASES,
         **cases_gpu_tools.CASES,
         **cases_host_tools.CASES,
+        **cases_jitter.CASES,
     }.items()
     for name, machine, verdict in rows
 ]  # fmt: skip
@@ -733,8 +734,9 @@ def test_each_check_is_tried_on_every_side() -> None:
     always_apply = {"reading.complete", "cpu.offline"}
     always_see |= cases_machine.ALWAYS_SEE | cases_gpu_tools.ALWAYS_SEE
     always_see |= cases_host_tools.CASES.keys()
-    only_tell |= cases_machine.ONLY_TELL | cases_gpu_tools.ONLY_TELL
     only_tell |= cases_host_tools.ONLY_TELL
+    always_see |= cases_jitter.ALWAYS_SEE
+    only_tell |= cases_machine.ONLY_TELL | cases_gpu_tools.ONLY_TELL | cases_jitter.ONLY_TELL
     always_apply |= cases_machine.ALWAYS_APPLY
     for check_id in BY_ID.keys() - cases_machine.ASKED:
         tried = {v for c, _, _, v in CASES if c == check_id}

@@ -13,6 +13,7 @@ from nodeagent.discover.paste.environ import read_environ
 from nodeagent.discover.paste.gpu_csv import read_gpu_csv
 from nodeagent.discover.paste.gpu_stack import read_gpu_stack
 from nodeagent.discover.paste.host_tools import read_host_tools
+from nodeagent.discover.paste.jitter import read_jitter
 from nodeagent.discover.paste.kfd import kfd_facts
 from nodeagent.discover.paste.klog import fact, read_log
 from nodeagent.discover.paste.lspci import read_lspci
@@ -47,6 +48,7 @@ _NOISE = (
 
 
 _REPORTS = (
+    read_jitter,
     read_smi_q,
     read_smi_table,
     read_smi_list,

@@ -1,0 +1,333 @@
+"""jitter: who waited for a CPU, what took long, and stalls of the whole machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodeagent.check.record import (
+    Judged,
+    NotApplicable,
+    Seen,
+    check,
+    fail,
+    info,
+    ok,
+    saw,
+    share,
+    some,
+    warn,
+)
+from nodeagent.check.tasks import bound_cpu, described, is_idle, is_kernel
+from nodeagent.model.finding import Evidence
+from nodeagent.model.latency import Calls, CpuUses, Spike, Spikes, Times, Wait, Waits
+
+BALANCING = "proc/sys/kernel/numa_balancing"
+EFFECTIVE = "sys/fs/cgroup/pasted/cpuset.cpus.effective"
+
+
+@check(
+    "jitter.run-queue",
+    "threads do not wait for a CPU",
+    means="WARN when a task waited longer than `wait_us` for a CPU, or waited more than "
+    "`wait_percent` % of the time it wanted to run. Rows of the idle task (swapper, pid 0) are an "
+    "artefact of tracing and are dropped. A kworker's name tells the CPU it is bound to.",
+    why="Throttling counters stay at 0 while more threads want to run than there are CPUs: the "
+    "wait "
+    "is in the run queue, and every message pays it.",
+    prove="runqslower 1000; perf sched record -- sleep 10 && perf sched latency; cat "
+    "/proc/PID/task/*/schedstat",
+    mend="Give the group as many physical cores as threads that spin (one for each worker and one "
+    "for each engine or scheduler thread), or fewer threads; keep others off with a cpuset.",
+    source="Linux Documentation/scheduler/sched-stats.rst; iovisor/bcc "
+    "tools/runqslower_example.txt",
+    bounds={"wait_us": 1000, "wait_percent": 10},
+)
+def run_queue(s: Seen) -> Iterator[Judged]:
+    """Waits of every tool."""
+    waits = s.reports(Waits)
+    queues = [t for t in s.reports(Times) if t.about == "run-queue" and t.buckets]
+    crowds = [u for u in s.reports(CpuUses) if u.runnable is not None]
+    if not waits and not queues and not crowds:
+        raise NotApplicable("nobody measured waits for a CPU")
+    bad = False
+    for report in waits:
+        real = [w for w in report.rows if not is_idle(w.task, w.pid)]
+        dropped = len(report.rows) - len(real)
+        judged = list(_waited(s, report, real))
+        bad |= bool(judged)
+        yield from judged
+        if dropped:
+            yield info(
+                report.tool,
+                f"{dropped} rows of the idle task were dropped: the idle task waits for nobody",
+            )
+    for queue in queues:
+        beyond = queue.beyond(s.bounds["wait_us"])
+        if beyond:
+            bad = True
+            low, high = queue.worst_us
+            yield warn(
+                f"run queue {queue.name}".strip(),
+                f"{beyond} of {queue.count} waits for a CPU took {s.bounds['wait_us'] / 1000:g} ms "
+                f"or longer, the longest {_span(low, high)}",
+                saw(queue.source, f"{beyond} beyond {s.bounds['wait_us']:g} us"),
+                remedy="runqslower -P 1000  (who waited, and what ran before)",
+            )
+    cpus = len(s.snapshot.topology.online)
+    for crowd in crowds:
+        if cpus and crowd.runnable is not None and crowd.runnable > cpus:
+            bad = True
+            yield warn(
+                "run queue",
+                f"up to {crowd.runnable} tasks wanted to run on {cpus} CPUs",
+                saw(crowd.source, f"r {crowd.runnable}"),
+                remedy="fewer threads, or more CPUs; pidstat -u 1 names them",
+            )
+    if not bad:
+        yield ok("run queue", "no task waited longer than the bound")
+
+
+def _waited(s: Seen, report: Waits, rows: list[Wait]) -> Iterator[Judged]:
+    """Single long waits, and shares of time."""
+    late = sorted(
+        (w for w in rows if (w.max_us or 0.0) > s.bounds["wait_us"]), key=lambda w: -(w.max_us or 0)
+    )
+    if late:
+        told = [
+            f"{described(w.task)} {w.max_us:g} us" + (f", after {w.before}" if w.before else "")
+            for w in late
+        ]
+        cpus = sorted({c for w in late if (c := bound_cpu(w.task)) is not None})
+        kernel = sum(is_kernel(w.task) for w in late)
+        remedy = "runqslower -P 1000  (the column PREV COMM names what held the CPU)"
+        if kernel < len(late):
+            remedy += "; give these tasks CPUs of their own (cpuset), or lower the load"
+        yield warn(
+            f"cpu {some(cpus)}" if cpus else report.tool,
+            f"{len(late)} waits for a CPU above {s.bounds['wait_us'] / 1000:g} ms "
+            f"({kernel} of kernel threads): {some(told, 4)}",
+            *(saw(report.source, f"{w.task} {w.max_us:g} us") for w in late[:4]),
+            remedy=remedy,
+        )
+    shares = [(w, _share(w)) for w in rows]
+    slow = [(w, p) for w, p in shares if p is not None and p > s.bounds["wait_percent"]]
+    if slow:
+        slow.sort(key=lambda x: -x[1])
+        cpus_text = s.snapshot.texts.get(EFFECTIVE, "")
+        yield warn(
+            f"task {some(w.task or w.pid for w, _ in slow)}",
+            f"{len(slow)} of {len(rows)} threads were ready and had no CPU for up to "
+            f"{slow[0][1]:.0f} % of the time"
+            + (f", on CPUs {cpus_text}" if cpus_text else "")
+            + ": more threads want to run than there are CPUs, though no quota need be reached",
+            *(saw(report.source, f"{w.task or w.pid}: {p:.0f} % waiting") for w, p in slow[:4]),
+            *([saw(EFFECTIVE, cpus_text)] if cpus_text else []),
+            remedy="one core for each thread that spins: widen cpuset.cpus, or fewer threads",
+        )
+
+
+def _share(w: Wait) -> float | None:
+    """Waiting, in percent of waiting and running; None when nothing worth a share was seen."""
+    if w.wait_percent is not None:
+        return w.wait_percent
+    if w.wait_us is None or w.run_us is None or w.wait_us + w.run_us < 1000:
+        return None
+    return share(w.wait_us, w.wait_us + w.run_us)
+
+
+CAUSES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (
+        ("task_numa_work", "change_prot_numa", "do_numa_page", "migrate_misplaced"),
+        "automatic NUMA balancing scans and unmaps pages of the running task",
+        "sysctl -w kernel.numa_balancing=0",
+    ),
+    (
+        ("compact", "khugepaged", "collapse_huge", "do_huge_pmd"),
+        "memory is compacted or collapsed into huge pages",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; "
+        "sysctl -w vm.compaction_proactiveness=0",
+    ),
+    (
+        ("shrink_", "try_to_free", "node_reclaim", "balance_pgdat", "kswapd"),
+        "memory is reclaimed in the task's way",
+        "sysctl -w vm.zone_reclaim_mode=0; leave more memory free (vm.min_free_kbytes)",
+    ),
+    (
+        ("swap_readpage", "do_swap_page", "swapin"),
+        "pages come back from swap",
+        "swapoff -a, or mlock the process",
+    ),
+    (
+        ("flush_tlb", "smp_call_function", "on_each_cpu", "membarrier", "native_flush"),
+        "CPUs are interrupted to flush TLBs or run a call",
+        "trace-cmd record -e ipi:ipi_send_cpumask  names the sender; keep its threads off these "
+        "CPUs",
+    ),
+    (
+        ("nvidia", "rm_ioctl", "nv_", "os_"),
+        "the NVIDIA driver works in the caller's context",
+        "poll NVML less often and with batched field reads; check persistence mode",
+    ),
+)
+"""Functions of the kernel that take long, why, and what helps."""
+
+
+@check(
+    "jitter.function",
+    "no function of the kernel holds a task for milliseconds",
+    means="FAIL when NUMA balancing's work took longer than `function_us` in running tasks (unless "
+    "the input shows that it is off now); WARN for other traced functions above it, for disk I/O "
+    "above `block_us` and interrupt handlers above `irq_us`. Other histograms are shown as INFO.",
+    why="Such calls run in the task's own time: it is stopped in the middle of its work.",
+    prove="funclatency -m task_numa_work; biolatency -D; hardirqs -d",
+    mend="By function: see the finding's remedy.",
+    source="iovisor/bcc tools/funclatency_example.txt; Linux kernel/sched/fair.c task_numa_work()",
+    bounds={"function_us": 1000, "block_us": 20000, "irq_us": 100},
+)
+def function(s: Seen) -> Iterator[Judged]:
+    """Histograms but those of the run queue."""
+    times = [t for t in s.reports(Times) if t.about != "run-queue"]
+    if not times:
+        raise NotApplicable("no durations were traced")
+    limits = {"block": "block_us", "irq": "irq_us", "softirq": "irq_us"}
+    for t in times:
+        limit = s.bounds[limits.get(t.about, "function_us")]
+        low, high = t.worst_us
+        subject = t.name or t.about or "durations"
+        if t.about in ("on-cpu", "off-cpu") or not t.buckets:
+            yield info(subject, _summary(t), saw(t.source, _summary(t)))
+            continue
+        if low < limit and (t.avg_us or 0.0) < limit:
+            yield ok(subject, f"{subject}: {_summary(t)}", saw(t.source, _summary(t)))
+            continue
+        names, why, remedy = next(
+            (c for c in CAUSES if any(n in t.name for n in c[0])), ((), "", "")
+        )
+        evidence: list[Evidence] = [saw(t.source, f"{subject}: {_summary(t)}")]
+        message = f"{subject} took {_span(low, high)} at worst: {_summary(t)}"
+        message += f"; {why}" if why else ""
+        if names == CAUSES[0][0]:
+            setting = s.snapshot.texts.get(BALANCING)
+            if setting is not None:
+                evidence.append(saw(BALANCING, setting))
+            judged = warn if setting == "0" else fail
+            yield judged(subject, message, *evidence, remedy=remedy)
+        else:
+            yield warn(
+                subject,
+                message,
+                *evidence,
+                remedy=remedy
+                or f"trace who calls it: bpftrace -e 'kprobe:{t.name or 'FUNCTION'} "
+                "{ @[comm, kstack(4)] = count(); }'",
+            )
+
+
+def _span(low: float, high: float) -> str:
+    unit, scale = ("ms", 1e3) if high >= 1000 else ("us", 1.0)
+    return f"{low / scale:g} to {high / scale:g} {unit}"
+
+
+def _summary(t: Times) -> str:
+    said = []
+    if t.count:
+        said.append(f"{t.count} times")
+    if t.avg_us is not None:
+        said.append(f"{t.avg_us / 1000:g} ms on average")
+    if t.total_us is not None:
+        said.append(f"{t.total_us / 1000:g} ms in all")
+    return ", ".join(said) or "no sample"
+
+
+@check(
+    "jitter.machine-stall",
+    "CPUs do not stall all at once",
+    means="Canary threads on several CPUs tell stalls of the whole machine from those of one CPU. "
+    "FAIL when at least `share_percent` % of the stalls hit all canaries at the same time and a "
+    "listed call (NVML, an ioctl) was made at the same moments, or when such stalls last "
+    "`fail_us`; WARN for shorter ones and for stalls of single CPUs above `stall_us`.",
+    why="The scheduler stops one CPU at a time. All at once is firmware (SMI), a hypervisor, or a "
+    "driver that holds the bus: pinning, priorities and isolation change nothing.",
+    prove="Run one canary for each of four CPUs on two sockets and compare their time stamps with "
+    "strace -ttt -e ioctl of the process that polls the GPU.",
+    mend="When it goes with a poller's calls: poll less often, batch the reads, or stop polling on "
+    "this platform. Else look for SMIs (turbostat SMI, hwlatdetect).",
+    source="NVIDIA open-gpu-kernel-modules, reports of register reads that stall the machine; "
+    "Linux "
+    "Documentation/trace/hwlat_detector.rst",
+    bounds={"share_percent": 80, "stall_us": 50, "fail_us": 1000, "window_ms": 1, "call_ms": 10},
+)
+def machine_stall(s: Seen) -> Iterator[Judged]:
+    """Groups of stalls within a window."""
+    reports = s.reports(Spikes)
+    if not reports:
+        raise NotApplicable("no canaries ran")
+    calls = s.reports(Calls)
+    for report in reports:
+        rows = [r for r in report.rows if r.us > s.bounds["stall_us"]]
+        cpus = {r.cpu for r in report.rows}
+        if not rows:
+            yield ok("canaries", f"{len(cpus)} canaries saw no stall")
+            continue
+        groups = _together(rows, s.bounds["window_ms"])
+        need = max(2, len(cpus))
+        whole = [g for g in groups if len({r.cpu for r in g}) >= need]
+        worst = max(r.us for r in rows)
+        evidence = saw(report.source, f"{len(whole)} of {len(groups)} stalls on all canaries")
+        if len(cpus) < 2 or share(len(whole), len(groups)) < s.bounds["share_percent"]:
+            yield warn(
+                f"cpu {some(sorted({r.cpu for r in rows}))}",
+                f"{len(groups)} stalls of up to {worst:g} us; {len(whole)} of them on all "
+                f"{len(cpus)} canaries at once: mostly a matter of single CPUs",
+                evidence,
+                remedy="rtla timerlat top -c CPU -a 50  (names what ran instead)",
+            )
+            continue
+        message = (
+            f"{len(whole)} of {len(groups)} stalls, up to {worst / 1000:g} ms, hit all "
+            f"{len(cpus)} canaries at the same time: not the scheduler, the whole machine stands "
+            "still"
+        )
+        found = [_matched(whole, c, s.bounds["call_ms"]) for c in calls]
+        best = max(found, default=0)
+        if calls and share(best, len(whole)) >= s.bounds["share_percent"]:
+            c = calls[found.index(best)]
+            pids = sorted({p for _, p in c.rows if p is not None})
+            who = f" of pid {some(pids)}" if pids else ""
+            yield fail(
+                "whole machine",
+                f"{message}; {best} of {len(whole)} come with a {c.what or 'listed'} call{who}",
+                evidence,
+                saw(c.source, f"{len(c.rows)} calls"),
+                remedy="poll less often and with batched field reads (nvidia-smi dmon -d 10, DCGM "
+                "instead of single queries), or stop that poller on this platform",
+            )
+            continue
+        judged = fail if worst >= s.bounds["fail_us"] else warn
+        yield judged(
+            "whole machine",
+            message + ("; no listed call goes with them" if calls else ""),
+            evidence,
+            remedy="turbostat --show CPU,SMI --interval 10 during such stalls, and strace -ttt -e "
+            "ioctl of what polls the GPU: firmware counts SMIs, a poller's times agree",
+        )
+
+
+def _together(rows: list[Spike], window_ms: float) -> list[list[Spike]]:
+    """Stalls that began within a window of the first one of their group."""
+    groups: list[list[Spike]] = []
+    for row in sorted(rows, key=lambda r: r.at_ms):
+        if groups and row.at_ms - groups[-1][0].at_ms <= window_ms:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _matched(groups: list[list[Spike]], calls: Calls, within_ms: float) -> int:
+    """How many stalls have a call that near, before or within them."""
+    times = [t for t, _ in calls.rows]
+    return sum(
+        any(-within_ms <= t - g[0].at_ms <= max(r.us for r in g) / 1000 for t in times)
+        for g in groups
+    )
