@@ -5,6 +5,7 @@ On every machine of tests/hosts and, where it is present, every recorded one of 
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pathlib
@@ -41,6 +42,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 WIDE, NARROW = set("mwMW@%GOQ"), set("iljtfrI.,:;!|'()[]/- ")
 
 
+@functools.cache
 def read(path: pathlib.Path) -> tuple[Snapshot, tuple[Finding, ...]]:
     with Root.open(str(path)) as root:
         snapshot = read_snapshot(root)
