@@ -1,0 +1,143 @@
+"""gpu.log: one finding an incident, the root named, consequences and warnings folded in."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.check.judge import judge
+from nodeagent.check.policy import Policy
+from nodeagent.discover.paste.part import Text
+from nodeagent.discover.paste.read import read_paste
+from nodeagent.model.finding import Finding, Verdict
+
+V = Verdict
+
+
+def told(*lines: str) -> list[Finding]:
+    """The findings about a log of these lines."""
+    paste = read_paste([Text(name="dmesg.txt", text="\n".join(lines) + "\n")])
+    return [f for f in judge(paste.snapshot, Policy(), 0) if f.id == "gpu.log"]
+
+
+def xid(number: int, gpu: str = "3b", rest: str = "pid=7, name=app, text") -> str:
+    return f"[ 9.1] NVRM: Xid (PCI:0000:{gpu}:00): {number}, {rest}"
+
+
+def test_a_lost_gpu_is_one_finding_with_all_that_follows() -> None:
+    (found,) = told(
+        xid(79, rest="pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
+        "[ 9.2] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+        xid(154, rest="GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+        xid(45),
+        xid(119),
+        "[ 9.3] NVRM: A GPU crash dump has been created. Run the bug report tool.",
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "xid 79 0000:3b:00")
+    assert "5 more lines" in found.message
+
+
+def test_pcie_errors_of_the_port_announce_a_lost_gpu() -> None:
+    (found,) = told(
+        "[ 1.1] pcieport 0000:3a:00.0: AER: Corrected error received: 0000:3a:00.0",
+        "[ 1.2] pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer",
+        "[ 8.0] pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000",
+        xid(79, rest="GPU has fallen off the bus."),
+    )
+    assert found.verdict is V.FAIL
+    assert "2 lines of corrected ones, 1 of others" in found.message
+    assert [e.text.split(":")[0] for e in found.evidence[:3]] == [
+        "line 1 of dmesg.txt", "line 3 of dmesg.txt", "line 4 of dmesg.txt",
+    ]  # fmt: skip
+
+
+def test_errors_of_another_port_stay_apart() -> None:
+    found = told(
+        "[ 1.1] pcieport 0000:80:01.0: AER: Corrected error received: 0000:80:01.0",
+        xid(79, rest="GPU has fallen off the bus."),
+    )
+    assert [f.verdict for f in found] == [V.WARN, V.FAIL]
+
+
+def test_two_lost_gpus_are_two_findings() -> None:
+    found = told(xid(79, "3b"), xid(79, "5e"), xid(45, "5e"))
+    assert [f.subject for f in found] == ["xid 79 0000:3b:00", "xid 79 0000:5e:00"]
+
+
+def test_an_nvlink_error_has_two_ends_and_one_finding() -> None:
+    (found,) = told(
+        xid(145, "5e", "RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4)"),
+        xid(149, "3b", "NETIR_LINK_EVT Fatal XC0 i0 Link 01 (0x2)"),
+        xid(45, "5e", "pid=9, name=app, Ch 00000003 caused by previous Xid 145"),
+        xid(45, "9b", "pid=8, name=app, Ch 00000003 caused by previous Xid 149"),
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "xid 149 0000:3b:00")
+    assert "0000:5e:00, 0000:9b:00" in found.message
+
+
+def test_nvlink_errors_that_are_not_fatal_are_watched() -> None:
+    (found,) = told(xid(145, "5e", "RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4)"))
+    assert found.verdict is V.WARN
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"),
+    [(13, V.INFO), (31, V.INFO), (43, V.INFO), (45, V.INFO), (48, V.FAIL), (62, V.FAIL),
+     (63, V.WARN), (64, V.FAIL), (74, V.FAIL), (92, V.WARN), (94, V.WARN), (95, V.FAIL),
+     (119, V.FAIL), (140, V.FAIL), (170, V.WARN), (4711, V.UNKNOWN)],
+)  # fmt: skip
+def test_each_number_has_its_own_verdict(number: int, verdict: Verdict) -> None:
+    (found,) = told(xid(number))
+    assert found.verdict is verdict
+    assert found.remedy or verdict is V.INFO
+
+
+def test_the_same_fault_of_many_programs_may_be_the_gpu() -> None:
+    (found,) = told(*(xid(31, rest=f"pid={i}, name=prog{i}, MMU Fault") for i in range(3)))
+    assert found.verdict is V.WARN
+    (one,) = told(*(xid(31, rest=f"pid={i}, name=prog, MMU Fault") for i in range(3)))
+    assert one.verdict is V.INFO
+
+
+def test_the_cleanup_after_a_fault_is_no_finding_of_its_own() -> None:
+    (found,) = told(xid(95), xid(45))
+    assert found.subject == "xid 95 0000:3b:00"
+
+
+@pytest.mark.parametrize(
+    ("action", "verdict"),
+    [("0x1 (GPU Reset Required)", V.FAIL), ("0x2 (Node Reboot Required)", V.FAIL),
+     ("0x4 (Drain and Reset)", V.WARN), ("0x0 (None)", V.OK)],
+)  # fmt: skip
+def test_the_drivers_own_advice(action: str, verdict: Verdict) -> None:
+    (found,) = told(xid(154, rest=f"GPU recovery action changed from 0x9 (X) to {action}"))
+    assert found.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0", V.WARN),
+        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0", V.FAIL),
+        ("nvme nvme0: I/O 12 QID 3 timeout, aborting", V.WARN),
+        ("nvme nvme0: Disabling device after reset failure: -19", V.FAIL),
+        ("EXT4-fs (sda1): Remounting filesystem read-only", V.FAIL),
+        ("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", V.FAIL),
+        ("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress", V.WARN),
+        ("mlx5_core 0000:5e:00.0: mlx5_cmd_out_err:838:(pid 2): ACCESS_REG(0x805) op_mod(0x1) "
+         "failed", V.WARN),
+        ("mlx5_core 0000:5e:00.0: poll_health:825:(pid 0): device's health compromised - reached "
+         "miss count", V.FAIL),
+        ("INFO: task x:1 blocked for more than 120 seconds.", V.WARN),
+        ("Out of memory: Killed process 4711 (python3) total-vm:1kB", V.FAIL),
+        ("x[9]: segfault at 0 ip 0 sp 0 error 4 in libc.so", V.OK),
+        ("mlx5_core 0000:5e:00.0 ens3f0np0: Link down", V.OK),
+    ],
+)  # fmt: skip
+def test_each_kind_has_its_own_verdict(line: str, verdict: Verdict) -> None:
+    (found,) = told(f"[ 9.1] {line}")
+    assert found.verdict is verdict
+
+
+def test_a_link_that_flaps_is_told_and_one_that_went_down_once_is_not() -> None:
+    (found,) = told(*(f"[ {i}.1] mlx5_core 0000:5e:00.0 ens3f0np0: Link down" for i in range(3)))
+    assert (found.verdict, found.subject) == (V.WARN, "nic_link 0000:5e:00")
