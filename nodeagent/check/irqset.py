@@ -15,6 +15,7 @@ from nodeagent.check.record import (
     NotApplicable,
     Seen,
     check,
+    fail,
     ok,
     saw,
     some,
@@ -75,7 +76,7 @@ def effective(s: Seen) -> Iterator[Judged]:
 @check(
     "irq.irqbalance",
     "irqbalance leaves the isolated CPUs out",
-    means="WARN when irqbalance runs and a list of banned CPUs in its configuration does not cover "
+    means="FAIL when irqbalance runs and a list of banned CPUs in its configuration does not cover "
     "the isolated ones: giving a list switches off its own, which is the isolated and nohz_full "
     "CPUs. OK when it does not run, or has no list. NA without isolation.",
     why="irqbalance moves device interrupts every ten seconds; what was set by hand is undone.",
@@ -118,7 +119,7 @@ def irqbalance(s: Seen) -> Iterator[Judged]:
             if m[1] == "IRQBALANCE_BANNED_CPUS"
             else f"IRQBALANCE_BANNED_CPULIST={cpus | banned}"
         )
-        yield warn(
+        yield fail(
             f"cpu {open_to}",
             f"irqbalance bans CPUs {banned or 'none'} by its configuration, so that the isolated "
             f"CPUs {open_to} get interrupts",

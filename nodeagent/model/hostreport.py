@@ -32,13 +32,6 @@ class Sample(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TunedFile(Report):
-    """tuned's variables or profile: option -> value, as written."""
-
-    options: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TunedActive(Report):
     """`tuned-adm active`; profile None: none is active."""
 
@@ -156,9 +149,18 @@ class CpuGrant(Report):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted(Report):
-    """What somebody asked for, without saying for what: a CPU list."""
+    """CPUs that somebody asked for. `irq` None: without saying for what."""
 
     cpus: CpuSet
+    irq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count(Report):
+    """A number that somebody counted: cpus (nproc), host-cpus, threads."""
+
+    what: str
+    value: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +190,3 @@ class CpuSetTiming(Report):
     unit: str
     value: float
     higher_is_better: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(Report):
-    """Resource limits: name (memlock, nofile, ...) -> soft limit as written."""
-
-    soft: Mapping[str, str]
-    who: str = "shell"

@@ -21,6 +21,40 @@ def P(*texts: str, **named: str) -> Snapshot:  # noqa: N802  # short, for a tabl
 N = P("hello: world")
 ONLY_TELL = {f"{t}.log" for t in ("isolation", "irq", "cgroup", "pinning", "memory", "shm", "feed")}
 EAL = "EAL: Not enough memory available on socket 1! Requested: 1024MB, available: 64MB"
+STATE = (
+    '{"policyName":"static","defaultCpuSet":"0-1,6-7","entries":{"a1":{"c":"2-5"}},"checksum":1}'
+)
+NODES = "NUMA node0 CPU(s): 0-3\nNUMA node1 CPU(s): 4-7\n"
+POD = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: a
+    resources:
+      limits:
+        cpu: {cpu}
+        memory: 64Gi
+      requests:
+        cpu: {cpu}
+        memory: 64Gi
+    volumeMounts:
+    - mountPath: /dev/shm
+  volumes:
+  - emptyDir:
+      medium: Memory
+      sizeLimit: 16Gi
+"""
+NUMASTAT = """\
+Per-node process memory usage (in MBs) for PID 4242 (python3)
+                           Node 0          Node 1           Total
+                  --------------- --------------- ---------------
+Huge                         0.00            0.00            0.00
+Heap                       100.00          100.00          200.00
+Private                   4000.00         5000.00         9000.00
+----------------  --------------- --------------- ---------------
+Total                     4100.00         5100.00         9200.00
+"""
 CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "isolation.log": [
         ("dropped", P("[    0.0] Housekeeping: nohz_full= or isolcpus= incorrect CPU "
@@ -65,6 +99,140 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "feed.log": [
         ("copy", P("xsk_socket__create: Operation not supported"), V.WARN),
         ("queue", P('ERROR: Can\'t setup AF_XDP socket "Invalid argument"'), V.FAIL),
+        ("nothing", N, V.NA),
+    ],
+    "isolation.boot-file": [
+        ("not booted with it", P(grub='GRUB_CMDLINE_LINUX_DEFAULT="quiet isolcpus=4-7"',
+                                 cmdline="BOOT_IMAGE=/v root=/dev/sda quiet"), V.WARN),
+        ("booted with it", P(grub='GRUB_CMDLINE_LINUX="isolcpus=4-7"',
+                             cmdline="BOOT_IMAGE=/v isolcpus=4-7"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "isolation.kernel-config": [
+        ("asked", P(**{"config-6.1.0": "# CONFIG_NO_HZ_FULL is not set",
+                       "cmdline": "BOOT_IMAGE=/v nohz_full=2-3"}), V.FAIL),
+        ("not asked", P("# CONFIG_NO_HZ_FULL is not set\nCONFIG_HZ=250"), V.WARN),
+        ("debugging", P("CONFIG_NO_HZ_FULL=y\nCONFIG_KASAN=y"), V.WARN),
+        ("good", P("CONFIG_NO_HZ_FULL=y\nCONFIG_RCU_NOCB_CPU=y"), V.OK),
+        ("of another kernel", P(**{"config-6.1.0": "# CONFIG_NO_HZ_FULL is not set",
+                                   "uname-r": "6.8.0"}), V.NA),
+    ],
+    "isolation.tuned-verify": [
+        ("differs", P("Verification failed, current system settings differ from the profile."),
+         V.WARN),
+        ("none", P("No current active profile."), V.WARN),
+        ("active", P("Current active profile: throughput-performance"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "irq.irqbalance-says": [
+        ("none", P("Isolated CPUs: 00000000\nBanned CPUs: 00000001", **{"cpu-isolated": "2-3"}),
+         V.FAIL),
+        ("all", P("Isolated CPUs: 0000000c", **{"cpu-isolated": "2-3"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "irq.asked": [
+        ("elsewhere", P(**{"proc-irq-90-smp_affinity": "00000001,00000000", "wanted": "5"}),
+         V.FAIL),
+        ("written", P("root@a:~# echo 20 > /proc/irq/90/smp_affinity\n"
+                      "root@a:~# cat /proc/irq/90/smp_affinity\n01"), V.FAIL),
+        ("there", P(**{"proc-irq-90-smp_affinity": "00000020", "wanted": "5"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "cgroup.affinity-remembered": [
+        ("inherited", P("pid 77's current affinity list: 0-3", **{
+            "kubelet.service": "[Service]\nCPUAffinity=0 1 2 3", "uname-r": "6.8.0",
+            "cpuset.cpus.effective": "0-31"}), V.WARN),
+        ("pinned", P("pid 77's current affinity mask: f", **{"cpuset.cpus.effective": "0-31"}),
+         V.INFO),
+        ("all", P("pid 77's current affinity mask: f", **{"cpuset.cpus.effective": "0-3"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "cgroup.devices": [
+        ("lost", P(**{"devices.list.before": "c 195:* rwm", "devices.list.after": "c 1:3 rwm"}),
+         V.FAIL),
+        ("kept", P(**{"devices.list.before": "c 195:* rwm", "devices.list.after": "a *:* rwm"}),
+         V.OK),
+        ("closed", P(**{"job.service": "DevicePolicy=closed\nDeviceAllow=/dev/null rw"}), V.FAIL),
+        ("nothing", N, V.NA),
+    ],
+    "cgroup.changed": [
+        ("cpuset", P(**{"cpuset.cpus.before": "4-7", "cpuset.cpus.after": "0-15"}), V.WARN),
+        ("same", P(**{"cpuset.cpus.before": "4-7", "cpuset.cpus.after": "4-7"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "cgroup.exclusive-cpus": [
+        ("reserved", P(STATE, reserved="0,5"), V.FAIL),
+        ("offline", P(STATE, **{"cpu-online": "0-4"}), V.FAIL),
+        ("twice", P('{"policyName":"static","defaultCpuSet":"0","entries":'
+                    '{"p":{"a":"1-3"},"q":{"b":"3-4"}}}'), V.FAIL),
+        ("well", P(STATE, **{"reserved": "0-1", "cpu-online": "0-7"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "cgroup.container": [
+        ("default", P("docker run --gpus all --cpuset-cpus 0-7 vllm/vllm-openai"), V.WARN),
+        ("inspect", P('[{"Name":"/x","HostConfig":{"ShmSize":67108864,"IpcMode":"private"}}]'),
+         V.WARN),
+        ("far memory", P("docker run --shm-size=16g --cpuset-cpus 0-7 --cpuset-mems 1 img", NODES),
+         V.WARN),
+        ("burstable", P(POD.format(cpu="1500m")), V.WARN),
+        ("whole", P(POD.format(cpu="8")), V.OK),
+        ("host", P("docker run --ipc=host img"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "cgroup.unit": [
+        ("offline", P(**{"a.service": "CPUAffinity=4-9", "cpu-online": "0-7"}), V.FAIL),
+        ("isolated", P(**{"kubelet.service": "AllowedCPUs=0-7", "cpu-isolated": "4-7"}), V.WARN),
+        ("no mask", P(**{"a.service": "NUMAPolicy=bind"}), V.WARN),
+        ("good", P(**{"a.service": "CPUAffinity=0-3", "cpu-online": "0-7"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.collapsed": [
+        ("all", P("tid,comm,cpus_allowed\n7,python,0\n8,python,0\n9,python,0",
+                  **{"cpuset.cpus.effective": "0-7"}), V.FAIL),
+        ("bound", P("OMP_PROC_BIND=true", "pid 7's current affinity list: 3"), V.FAIL),
+        ("called", P("OMP_PROC_BIND=true", "sched_setaffinity(7, 8, [0]) = 0",
+                     "pid 7's current affinity list: 0-3"), V.WARN),
+        ("own", P("tid,comm,cpus_allowed\n7,python,0\n8,python,1"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.outside-group": [
+        ("refused", P("set_mempolicy(MPOL_BIND, [0x0000000000000002], 65) = -1 EINVAL (Invalid "
+                      "argument)", "Mems_allowed_list:\t0"), V.FAIL),
+        ("rights", P("mbind(0x7f00, 4096, MPOL_BIND, [0x1], 64, 0) = -1 EPERM (Operation not "
+                     "permitted)"), V.FAIL),
+        ("fine", P("sched_setaffinity(0, 128, [4 5 6 7]) = 0"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.ranks": [
+        ("node 0", P("rank,gpu_node,cpus_allowed\n0,0,0-3\n1,1,0-3", NODES), V.FAIL),
+        ("wide", P("rank,gpu_node,cpus_allowed\n0,0,0-7\n1,1,0-7", NODES), V.WARN),
+        ("near", P("rank,gpu_node,cpus_allowed\n0,0,0-3\n1,1,4-7", NODES), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.remote-memory": [
+        ("far", P("rank,node0_mb,node1_mb\na,100,900", "rank,bdf,node\na,0000:11:00.0,0"), V.WARN),
+        ("numastat", P(NUMASTAT), V.WARN),
+        ("maps", P("7f0000000000 default anon=10 dirty=10 N0=9 N1=1 kernelpagesize_kB=4"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.oversubscribed": [
+        ("quota", P("OMP_NUM_THREADS=64", **{"cpu.max": "800000 100000"}), V.WARN),
+        ("fits", P("OMP_NUM_THREADS=8", **{"cpuset.cpus.effective": "0-7"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.spread": [
+        ("slower", P("cpus,search_ms\n0-7,10\n0-15,9\n0-31,20"), V.WARN),
+        ("faster", P("cpus,qps\n0-7,10\n0-15,19"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.slower": [
+        ("slower", P("instance,before_tok_s,after_tok_s\na,100,80"), V.WARN),
+        ("faster", P("instance,before_ms,after_ms\na,100,80"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "pinning.tools": [
+        ("missing", P(**{"which-numactl": ""}), V.WARN),
+        ("there", P("$ which numactl\n/usr/bin/numactl"), V.OK),
         ("nothing", N, V.NA),
     ],
 }  # fmt: skip

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from nodeagent.discover.paste.host_tables import read_host_table
+from nodeagent.discover.paste.isolation_tools import read_isolation
+from nodeagent.discover.paste.kubelet import read_kubelet
 from nodeagent.discover.paste.messages import read_messages
 from nodeagent.discover.paste.part import Part
+from nodeagent.discover.paste.threads import read_threads
 from nodeagent.discover.paste.transcript import sections
+from nodeagent.discover.paste.unit_files import read_units
 
 MAX_TOOL = 4 << 20
 """A longer text is a log: only its messages are looked for."""
-READERS: tuple[Callable[[str, str], Part | None], ...] = ()
+READERS: tuple[Callable[[str, str], Part | None], ...] = (
+    read_isolation,
+    read_units,
+    read_threads,
+    read_host_table,
+    read_kubelet,
+)
 
 
 def read_host_tools(text: str, name: str) -> Iterator[Part]:

@@ -91,7 +91,7 @@ _PROMPT = re.compile(
     r"|(?P<bare>[#$%>]|\+))\s*(?P<command>\S.*)$"
 )
 _PATH = (
-    r"/(?:sys|proc|etc|dev|boot|run|usr|var|home|root|opt)/"
+    r"/(?:sys|proc|etc|boot)/"
     r"(?:[^\s:<>'\"`]|:(?=[0-9a-fA-F]{2}[:.]))+"
 )
 _HEADER = re.compile(
