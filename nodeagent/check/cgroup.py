@@ -46,7 +46,7 @@ def version(s: Seen) -> Iterator[Judged]:
     """Which hierarchy."""
     text = s.snapshot.texts.get(CONTROLLERS)
     if text is None and not s.snapshot.why_unread(CONTROLLERS) and s.snapshot.complete:
-        mounts = s.text("proc/mounts", absent="nothing is mounted")
+        mounts = s.word("proc/mounts", absent="nothing is mounted")
         v1 = [m for m in mounts.splitlines() if m.split()[2:3] == ["cgroup"] and "cpuset" in m]
         if v1:
             yield info("cgroup", "the cpuset controller is in cgroup v1", saw("proc/mounts", v1[0]))

@@ -46,10 +46,7 @@ def gpu_node_unknown(s: Seen) -> Iterator[Judged]:
         devices += [p for p in topology.pci if p.numa_node is None and _asked(s, p.bdf)]
     if not devices:
         raise NotApplicable("no GPU is here")
-    for p in devices:
-        path = f"sys/bus/pci/devices/{p.bdf}/numa_node"
-        if p.numa_node is None and s.snapshot.why_unread(path) is not None:
-            raise s.gone(path, "")
+    s.device_nodes()
     untold = [p for p in devices if p.numa_node is None]
     if not untold:
         yield ok("pci", f"the nodes of {len(devices)} GPUs and NICs are told")
@@ -100,6 +97,10 @@ def _asked(s: Seen, bdf: str) -> bool:
 def local_cpus(s: Seen) -> Iterator[Judged]:
     """local_cpulist against the node's list."""
     s.devices()
+    s.device_nodes()
+    s.whole("sys/devices/system/node", leaf="cpu")
+    for leaf in ("local_cpulist", "local_cpus"):
+        s.whole("sys/devices/pci", "sys/bus/pci", leaf=leaf)
     topology = s.snapshot.topology
     judged = 0
     wrong = []
@@ -137,6 +138,8 @@ def local_cpus(s: Seen) -> Iterator[Judged]:
 )
 def nvml(s: Seen) -> Iterator[Judged]:
     """Two sources for each GPU."""
+    s.whole("nvml/reading")
+    s.device_nodes()
     topology = s.snapshot.topology
     judged = 0
     wrong = False

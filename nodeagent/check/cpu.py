@@ -113,6 +113,7 @@ def offline(s: Seen) -> Iterator[Judged]:
         raise s.gone(f"{CPU}/online", "the online CPUs are not known")
     if not topology.present:
         raise s.gone(f"{CPU}/present", "the present CPUs are not known")
+    s.whole(f"{CPU}/present", f"{CPU}/online")
     off = topology.present - topology.online
     evidence = (
         saw(f"{CPU}/present", str(topology.present)),

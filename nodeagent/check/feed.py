@@ -37,9 +37,9 @@ def fed(s: Seen) -> None:
 
 def physical(s: Seen) -> list[NicFacts]:
     """Network interfaces of PCI functions that are up. Raises NotApplicable when there are none."""
+    s.whole(NET, "sys/devices/pci", leaf="operstate")
     up = [n for n in s.snapshot.nics if n.bdf and n.operstate == "up"]
     if not up:
-        s.whole(NET)
         raise NotApplicable("no physical NIC is up")
     return up
 
@@ -116,8 +116,9 @@ def rp_filter(s: Seen) -> Iterator[Judged]:
 def nic_link(s: Seen) -> Iterator[Judged]:
     """Speed of what is up."""
     up = [n for n in s.snapshot.nics if n.bdf and n.operstate == "up" and n.speed_mbps]
+    for leaf in ("operstate", "speed"):
+        s.whole(NET, "sys/devices/pci", leaf=leaf)
     if not up:
-        s.whole("sys/class/net")
         raise NotApplicable("no physical NIC is up with a speed")
     slow = [n for n in up if (n.speed_mbps or 0) < s.bounds["mbps"]]
     if slow and s.gpus_compute:

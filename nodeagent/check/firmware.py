@@ -38,6 +38,7 @@ SMT_ACTIVE = "sys/devices/system/cpu/smt/active"
 def bridge_node(s: Seen) -> Iterator[Judged]:
     """numa_node of each device against that of its nearest bridge."""
     s.devices()
+    s.device_nodes(bridges=True)
     topology = s.snapshot.topology
     by = {p.bdf: p for p in topology.pci}
     judged, wrong = 0, []
@@ -83,7 +84,9 @@ def l3(s: Seen) -> Iterator[Judged]:
     """Each L3 against the packages."""
     topology = s.snapshot.topology
     groups = [c for c in topology.caches if c.level == 3 and c.cpus]
-    if not groups or len(topology.packages) < 2:
+    packages = s.packages()
+    s.whole("sys/devices/system/cpu/cpu", leaf="shared_cpu")
+    if not groups or len(packages) < 2:
         raise NotApplicable("no L3 group is known, or there is one package")
     wrong = [
         (c.cpus, spanned)
@@ -167,13 +170,14 @@ def smt(s: Seen) -> Iterator[Judged]:
 )
 def vnuma(s: Seen) -> Iterator[Judged]:
     """Sockets, nodes and GPUs of a guest."""
+    s.whole("proc/cpuinfo", "sys/class/dmi")
     virtual = s.snapshot.host.virtual
     if not virtual:
         raise NotApplicable("this is no virtual machine, as far as it tells")
     topology = s.snapshot.topology
     s.nodes()
     s.devices()
-    sockets, nodes, pus = len(topology.packages), len(s.cpu_nodes), len(topology.online)
+    sockets, nodes, pus = len(s.packages()), len(s.cpu_nodes), len(topology.online)
     if not sockets or not pus:
         raise NotApplicable("the sockets of this guest are not told")
     gpus = [p for p in topology.gpus if p.computes]

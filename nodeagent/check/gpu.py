@@ -77,6 +77,7 @@ def driver(s: Seen) -> Iterator[Judged]:
 )
 def nvml(s: Seen) -> Iterator[Judged]:
     """NVML's list against the bus."""
+    s.whole("nvml/reading")
     gpus = [p for p in _gpus(s) if p.vendor == NVIDIA]
     mine = [p for p in gpus if p.driver == "nvidia"]
     if not gpus:
@@ -120,6 +121,7 @@ def nvml(s: Seen) -> Iterator[Judged]:
 )
 def alike(s: Seen) -> Iterator[Judged]:
     """PCI device numbers."""
+    s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf="device")
     gpus = _gpus(s)
     if len(gpus) < 2:
         raise NotApplicable("fewer than two GPUs are here")

@@ -90,6 +90,7 @@ def irqbalance(s: Seen) -> Iterator[Judged]:
     """Its banned list against the isolated CPUs."""
     cpus, where = quiet(s)
     if s.snapshot.pasted is None:
+        s.whole(RUNS)
         running = s.snapshot.texts.get(RUNS)
         if running == "0":
             yield ok("irqbalance", "irqbalance does not run")

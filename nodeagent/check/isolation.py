@@ -355,7 +355,7 @@ def irqaffinity_overlap(s: Seen) -> Iterator[Judged]:
 def default_affinity(s: Seen) -> Iterator[Judged]:
     """The kernel's own default mask."""
     cpus, (path, text) = quiet(s)
-    if s.snapshot.arg("irqaffinity") is not None:
+    if s.arg("irqaffinity") is not None:
         raise NotApplicable("irqaffinity= is given; isolation.irqaffinity-overlap judges it")
     mask_text = s.text(DEFAULT_AFFINITY, absent="this kernel has no default IRQ affinity")
     online = s.snapshot.topology.online

@@ -93,6 +93,7 @@ def neighbours(s: Seen) -> Neighbours:
             source=matrix.source,
         )
     s.devices()
+    s.device_nodes()
     topology = s.snapshot.topology
     gpus = [p for p in topology.gpus if p.computes and p.physfn is None]
     if not gpus:
@@ -265,6 +266,7 @@ def gpu_peers(s: Seen) -> Iterator[Judged]:
 def gpu_nvme(s: Seen) -> Iterator[Judged]:
     """Nodes of drives against nodes of GPUs."""
     s.devices()
+    s.device_nodes()
     topology = s.snapshot.topology
     gpus = [p for p in topology.gpus if p.computes and p.numa_node is not None]
     drives = [p for p in topology.nvmes if p.numa_node is not None]
@@ -294,6 +296,8 @@ def gpu_nvme(s: Seen) -> Iterator[Judged]:
 def alone(s: Seen) -> Iterator[Judged]:
     """Device nodes against CPU nodes."""
     s.devices()
+    s.device_nodes()
+    s.whole("sys/devices/system/node")
     topology = s.snapshot.topology
     devices = [p for p in topology.gpus if p.computes] + list(data_nics(s))
     placed = [p for p in devices if p.numa_node is not None]

@@ -242,7 +242,7 @@ def interleaved(s: Seen) -> Iterator[Judged]:
     if s.snapshot.host.virtual:
         raise NotApplicable("a virtual machine; contradiction.vnuma judges it")
     s.nodes()
-    sockets = len(s.snapshot.topology.packages)
+    sockets = len(s.packages())
     if sockets < 2 or not s.cpu_nodes:
         raise NotApplicable("one socket, or the sockets are not known")
     nodes = len(s.cpu_nodes)
@@ -288,7 +288,7 @@ def interleaved(s: Seen) -> Iterator[Judged]:
 def flat_distances(s: Seen) -> Iterator[Judged]:
     """Remote distances inside a package against those across."""
     nodes = s.nodes()
-    packages = s.snapshot.topology.packages
+    packages = s.packages()
     home = {
         n.id: next((p.id for p in packages if n.cpus and n.cpus <= p.cpus), None) for n in nodes
     }
@@ -331,6 +331,8 @@ def flat_distances(s: Seen) -> Iterator[Judged]:
 def gpu_order(s: Seen) -> Iterator[Judged]:
     """Nodes of the GPUs in bus order."""
     s.devices()
+    s.device_nodes()
+    s.whole(NODE)
     gpus = [p for p in s.snapshot.topology.gpus if p.computes and p.physfn is None]
     homes = [home_of(s, p) for p in gpus]
     order = [h.id for h in homes if h is not None]

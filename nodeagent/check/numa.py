@@ -301,8 +301,8 @@ def zone_reclaim(s: Seen) -> Iterator[Judged]:
 )
 def subnodes(s: Seen) -> Iterator[Judged]:
     """Nodes for each package."""
-    nodes, packages = s.cpu_nodes, s.snapshot.topology.packages
     s.nodes()
+    nodes, packages = s.cpu_nodes, s.packages()
     if not packages or len(nodes) <= len(packages):
         raise NotApplicable("one NUMA node a package, or fewer")
     split = [

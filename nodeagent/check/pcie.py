@@ -91,6 +91,8 @@ def width(s: Seen) -> Iterator[Judged]:
         lanes, _ = reach(s, p, link)
         if lanes and link.width and link.width < lanes:
             short.append((p, link.width, lanes))
+    if short:
+        s.whole("sys/devices/pci", leaf="max_link_width")
     for p, have, could in short:
         evidence = (
             saw(_path(p, "current_link_width"), str(have)),
@@ -129,6 +131,8 @@ def speed(s: Seen) -> Iterator[Judged]:
         _, top = reach(s, p, link)
         if top and link.speed_gts and link.speed_gts < top:
             slow.append((p, link.speed_gts, top))
+    if slow:
+        s.whole("sys/devices/pci", leaf="max_link_speed")
     bad = [x for x in slow if not x[0].is_gpu and not s.snapshot.host.virtual]
     for p, have, could in bad:
         yield warn(

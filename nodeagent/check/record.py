@@ -11,7 +11,7 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.finding import Evidence, Verdict
 from nodeagent.model.pasted import Report
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.topology import NodeKind, NumaNode
+from nodeagent.model.topology import NodeKind, NumaNode, Package
 
 AS_ROOT = "run it as root: sudo nodeagentctl topology check"
 """Remedy of every UNKNOWN that only a missing right causes; such lines are folded into one."""
@@ -250,10 +250,43 @@ class Seen:
     def devices(self) -> None:
         """Raises Missing when the PCI devices could not all be read, so that "no GPU" would be a
         guess."""
+        self.kinds()
         if not self.snapshot.topology.pci:
             self.whole("sys/bus/pci", "sys/devices/pci")
             if not self.snapshot.complete and not self.snapshot.pasted:
                 raise Missing("sys/bus/pci/devices", NOT_RECORDED, RECORD_MORE)
+
+    def kinds(self) -> None:
+        """Raises Missing when a PCI function does not tell what it is: it may be a GPU."""
+        if self.snapshot.pasted is None:
+            for leaf in ("class", "vendor"):
+                self._function_files(leaf)
+
+    def device_nodes(self, *, bridges: bool = False) -> None:
+        """Raises Missing when the file with the NUMA node of a device (with `bridges`: also of a
+        bridge) was there and could not be read: that is not the firmware's -1."""
+        by = {p.bdf: p for p in self.snapshot.topology.pci}
+        for unread in self.snapshot.unread:
+            head, _, leaf = unread.path.lstrip("/").rpartition("/")
+            function = by.get(head.rpartition("/")[2])
+            if leaf != "numa_node" or function is None or (function.is_bridge and not bridges):
+                continue
+            raise self.unread(f"{head}/{leaf}", unread.reason)
+
+    def _function_files(self, leaf: str) -> None:
+        for unread in self.snapshot.unread:
+            path = unread.path.lstrip("/")
+            if not path.startswith(("sys/bus/pci/", "sys/devices/pci")):
+                continue
+            absent = unread.reason == NO_SUCH_FILE and not self.snapshot.complete
+            if path.rpartition("/")[2] == leaf and not absent:
+                raise self.unread(path, unread.reason)
+
+    def packages(self) -> tuple[Package, ...]:
+        """The packages. Raises Missing when a file that tells them could not be read."""
+        for leaf in ("package_cpus", "core_siblings", "physical_package_id"):
+            self.whole("sys/devices/system/cpu/cpu", leaf=leaf)
+        return self.snapshot.topology.packages
 
     def nodes(self) -> tuple[NumaNode, ...]:
         """The NUMA nodes. Raises Missing when they could not all be read, NotApplicable when the
@@ -309,9 +342,11 @@ class Seen:
     @property
     def latency_matters(self) -> bool:
         """Whether this machine was given a job where tails matter: GPUs, isolated CPUs; or a
-        person asks about pasted settings."""
-        pasted = self.snapshot.pasted is not None
-        return self.gpus_compute or bool(self.isolated) or pasted
+        person asks about pasted settings. Raises Missing when a function may be a GPU."""
+        if self.gpus_compute or self.isolated or self.snapshot.pasted is not None:
+            return True
+        self.kinds()
+        return False
 
 
 def some(items: Iterable[object], limit: int = 8) -> str:

@@ -64,13 +64,12 @@ def unit(s: Seen) -> Iterator[Judged]:
     if not gpus:
         raise NotApplicable("no GPU that computes is here")
     s.nodes()
+    s.device_nodes()
     if len(s.cpu_nodes) < 2:
         raise NotApplicable("one NUMA node has CPUs: nothing is far from it")
     homes = {p.bdf: home_of(s, p) for p in gpus}
     if None in homes.values():
         raise NotApplicable("the NUMA node of a GPU is not told; contradiction says so")
-    for leaf in ("numa_node", "class", "vendor"):
-        s.whole("sys/bus/pci", "sys/devices/pci", leaf=leaf)
     s.whole("proc/irq", leaf="effective_affinity")
     s.whole("proc/interrupts")
     parts = _Parts(s, len({h.id for h in homes.values() if h}))

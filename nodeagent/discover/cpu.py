@@ -38,6 +38,8 @@ def read_cpus(root: Root) -> Cpus:
     online = _online(root, dirs)
     possible = root.cpus(f"{CPU}/possible")
     present = root.cpus(f"{CPU}/present")
+    if present is not None and not present:
+        root.fail(f"{CPU}/present", "empty, expected a CPU list")
     topology = {c: _names(root, f"{CPU}/cpu{c}/topology") for c in online}
     return Cpus(
         online=online,

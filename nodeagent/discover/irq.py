@@ -39,6 +39,8 @@ def read_irqs(root: Root, functions: tuple[PciFunction, ...]) -> tuple[tuple[Irq
     owners = _owners(root, functions)
     lines = root.lines(INTERRUPTS, MAX_BYTES, expected=True)
     if not lines:
+        if root.exists(INTERRUPTS):
+            root.fail(INTERRUPTS, "the file is empty, expected a header of CPUs")
         return (), None
     columns = [w[3:] for w in lines[0].split()]
     if not columns or not all(map(is_number, columns)):

@@ -24,7 +24,12 @@ def read_nodes(
     ids = sorted(int(n[4:]) for n in root.names(NODE, _DIR, expected=True))
     with_memory = root.cpus(f"{NODE}/has_memory")
     on_gpu = gpu_nodes | _nvidia_nodes(root)
-    return tuple(_node(root, i, ids, online, with_memory, on_gpu) for i in ids)
+    nodes = tuple(_node(root, i, ids, online, with_memory, on_gpu) for i in ids)
+    with_cpus = root.cpus(f"{NODE}/has_cpu") or CpuSet()
+    for node in nodes:
+        if node.id in with_cpus and not node.cpus:
+            root.fail(f"{NODE}/node{node.id}/cpulist", "empty, but has_cpu lists the node")
+    return nodes
 
 
 def _node(

@@ -217,6 +217,8 @@ def first_cpu(root: Root) -> dict[str, str]:
     Only its head is read: the kernel prints a CPU at a time, and there may be hundreds.
     """
     text = root.head("proc/cpuinfo", 4096)
+    if text is not None and (b":" not in text or b"\0" in text):
+        root.fail("proc/cpuinfo", "binary or empty, expected rows of a processor")
     if not text:
         return {}
     block = text.partition(b"\n\n")[0].decode("utf-8", "replace")

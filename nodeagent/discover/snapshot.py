@@ -109,7 +109,9 @@ def _nvml(root: Root, source: GpuSource) -> GpuReading:
         root.note(NVML, raw)
         return reading
     raw = root.text(NVML, 4 << 20)
-    if raw is None:
+    if not raw:
+        if raw is not None:
+            root.fail(NVML, "the file is empty")
         return NoGpus("the recorded machine holds no NVML reading").read()
     return decode(raw)
 
