@@ -7,9 +7,12 @@ judges recorded machines runs where there is none (docs/adr/0010).
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 import time
+from pathlib import Path
 
 WAIT_S = 5.0
 """How long a FIFO may have no writer, or give nothing to a reader that cannot wait by itself."""
@@ -64,7 +67,22 @@ def read_given(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def _open(path: str | os.PathLike[str]) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    # A terminal and /dev/null are what a shell hands over; a disk or /dev/zero has no end.
+    is_device = stat.S_ISBLK(found.st_mode) or (
+        stat.S_ISCHR(found.st_mode) and not os.isatty(fd) and not _is_null(found)
+    )
+    if is_device:
+        os.close(fd)
+        raise OSError(errno.EINVAL, "a device, expected a file")
+    return fd
+
+
+def _is_null(found: os.stat_result) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(os.devnull).stat().st_rdev == found.st_rdev
+    return False
 
 
 def _ready(fd: int, seconds: float) -> bool:

@@ -15,9 +15,19 @@ from nodeagent.errors import MAX_SENTENCE, sentence, visible
 from nodeagent.given import open_given, read_given
 
 
-def test_reads_no_more_than_the_limit_and_one() -> None:
-    assert len(read_given("/dev/zero", 1000)) == 1001
+def test_reads_no_more_than_the_limit_and_one(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2 << 30)
+    assert len(read_given(tmp_path / "large", 1000)) == 1001
     assert read_given("/dev/null", 1000) == b""
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/full", "/dev/urandom"])
+def test_a_device_is_no_file(device: str) -> None:
+    with pytest.raises(OSError, match="a device, expected a file"):
+        read_given(device, 1000)
+    with pytest.raises(OSError, match="a device, expected a file"):
+        open_given(device)
 
 
 def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path: Path) -> None:

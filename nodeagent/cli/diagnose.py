@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from nodeagent.discover.paste.part import Text
     from nodeagent.discover.root import Root
 
-MAX_BYTES = 64 << 20
-"""Of one file; larger ones are refused with a sentence."""
-MAX_FILES = 1_000
-
 
 @click.command(
     epilog="\b\nExamples:  nvidia-smi topo -m | nodeagentctl diagnose -\n"
@@ -74,6 +70,14 @@ def diagnose(
 
 def _gather(paths: tuple[str, ...], stack: ExitStack) -> tuple[list[Text], Root | None]:
     """All files; a directory that holds sys/ or proc/ is a machine's tree."""
+    from nodeagent.discover.paste.files import (
+        MAX_BYTES,
+        TREES,
+        decode,
+        is_folder,
+        read_file,
+        read_folder,
+    )
     from nodeagent.discover.paste.part import Text
     from nodeagent.discover.root import Root
     from nodeagent.errors import UsageError
@@ -83,55 +87,16 @@ def _gather(paths: tuple[str, ...], stack: ExitStack) -> tuple[list[Text], Root 
     for path in paths:
         if path == "-":
             with click.open_file("-", "rb") as stream:
-                texts.append(Text(name="stdin", text=_decode("stdin", stream.read(MAX_BYTES + 1))))
-            continue
-        where = Path(path)
-        if not where.exists():
-            raise UsageError(
-                f"{path}: there is no such file or directory, expected what somebody pasted",
-                "give files, a directory, or - for stdin",
-            )
-        if not where.is_dir():
-            texts.append(_read(where, path))
-            continue
-        if any((where / top).is_dir() for top in ("sys", "proc")):
-            if root is not None:
-                raise UsageError(
-                    f"{path}: a second machine's tree, expected one machine", "diagnose each alone"
-                )
-            root = stack.enter_context(Root.open(path))
-        files = [f for f in sorted(where.rglob("*")) if f.is_file() and not f.is_symlink()]
-        files = [f for f in files if f.relative_to(where).parts[0] not in ("sys", "proc")]
-        if len(files) > MAX_FILES:
-            raise UsageError(
-                f"{path}: {len(files)} files, expected at most {MAX_FILES}", "give fewer files"
-            )
-        texts += [_read(f, str(f.relative_to(where))) for f in files]
+                texts.append(Text(name="stdin", text=decode("stdin", stream.read(MAX_BYTES + 1))))
+        elif not is_folder(path):
+            texts.append(read_file(path))
+        else:
+            if any((Path(path) / top).is_dir() for top in TREES):
+                if root is not None:
+                    raise UsageError(
+                        f"{path}: a second machine's tree, expected one machine",
+                        "diagnose each alone",
+                    )
+                root = stack.enter_context(Root.open(path))
+            texts += read_folder(path)
     return texts, root
-
-
-def _read(path: Path, name: str) -> Text:
-    from nodeagent.discover.paste.part import Text
-    from nodeagent.errors import ReadError
-    from nodeagent.given import read_given
-
-    try:
-        data = read_given(path, MAX_BYTES)
-    except OSError as error:
-        raise ReadError(
-            str(path), error.strerror or str(error), "give a file that can be read"
-        ) from error
-    return Text(name=name, text=_decode(name, data))
-
-
-def _decode(name: str, data: bytes) -> str:
-    """UTF-8, or UTF-16 with its mark (PowerShell); other bytes are replaced, never fatal."""
-    from nodeagent.errors import ReadError
-
-    if len(data) > MAX_BYTES:
-        raise ReadError(
-            name, f"larger than {MAX_BYTES >> 20} MiB", "cut it to the part that counts"
-        )
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", "replace")
-    return data.decode("utf-8", "replace")

@@ -37,7 +37,9 @@ def open_archive(path: str) -> Store:
             return _tar(path, unpacked)
     except NodeagentError:
         raise
-    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+    except OSError as error:
+        raise _bad(path, error.strerror or str(error)) from error
+    except (EOFError, tarfile.TarError, ValueError) as error:
         raise _bad(path, str(error)) from error
     except RecursionError as error:
         # tarfile reads a header that announces a header, and so on, by calling itself.

@@ -45,6 +45,11 @@ def error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
 
 
+def _below(folder: str, leaf: str) -> str:
+    # With a slash in front it would be a path of this machine's root.
+    return f"{folder}/{leaf}" if folder else leaf
+
+
 class DirStore:
     """Files below a directory, opened relative to it and never outside.
 
@@ -76,7 +81,7 @@ class DirStore:
         if self._inside:
             folder, _, leaf = path.rpartition("/")
             known = self._known.get(folder)
-            path = f"{self.resolve(folder) if known is None else known}/{leaf}"
+            path = _below(self.resolve(folder) if known is None else known, leaf)
             mode = self._mode(path)
             if stat.S_ISLNK(mode):
                 path = self.resolve(path)
@@ -135,8 +140,13 @@ class DirStore:
         """See Store."""
         if self._inside:
             head, _, leaf = path.rpartition("/")
-            path = f"{self.resolve(head)}/{leaf}"
+            path = _below(self.resolve(head), leaf)
         return self._link_text(path)
+
+    def mode(self, path: str) -> int:
+        """st_mode of the entry itself: a link is a link. Raises OSError."""
+        head, _, leaf = path.rpartition("/")
+        return self._mode(_below(self.resolve(head), leaf))
 
     def _link(self, path: str) -> str | None:
         return self._link_text(path) if stat.S_ISLNK(self._mode(path)) else None
@@ -278,7 +288,7 @@ class TableStore:
     def link(self, path: str) -> str:
         """See Store."""
         head, _, leaf = path.rpartition("/")
-        entry = self._table.get(f"{self.resolve(head)}/{leaf}")
+        entry = self._table.get(_below(self.resolve(head), leaf))
         if isinstance(entry, Link):
             return entry.target
         raise error(errno.EINVAL, path)

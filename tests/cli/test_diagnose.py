@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import subprocess
+import zipfile
 
 MATRIX = "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n"
 
@@ -85,3 +86,41 @@ def test_what_was_not_pasted_is_not_claimed(bin_dir: pathlib.Path) -> None:
 
 def test_bounds_are_written_out(bin_dir: pathlib.Path) -> None:
     assert "bytes = 8388608" in run(bin_dir, "explain", "feed.socket-buffer").stdout
+
+
+def test_each_bad_input_is_one_sentence_with_a_remedy(
+    bin_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(2 << 30)
+    inner, outer = tmp_path / "in.zip", tmp_path / "out.zip"
+    for path, member in ((inner, __file__), (outer, inner)):
+        with zipfile.ZipFile(path, "w") as made:
+            made.write(member, "x")
+    for words in (
+        ("diagnose", tmp_path / "sparse"),
+        ("diagnose", outer),
+        ("diagnose", "/dev/zero"),
+        ("diagnose", "/dev/full"),
+        ("--host", "/dev/full", "topology", "check"),
+        ("--host", outer, "topology", "check"),
+        ("--host", tmp_path / "sparse", "topology", "check"),
+    ):
+        done = run(bin_dir, *words)
+        error, remedy = done.stderr.splitlines()
+        assert (done.returncode, done.stdout) == (3, ""), words
+        assert error.startswith("error: ") and remedy.startswith("remedy: "), words
+        assert "Errno" not in error
+
+
+def test_a_log_without_an_end_is_refused_when_it_is_too_long(bin_dir: pathlib.Path) -> None:
+    with subprocess.Popen(["yes", "kernel: all is well"], stdout=subprocess.PIPE) as endless:
+        done = subprocess.run(
+            [bin_dir / "nodeagentctl", "diagnose", "-"],
+            stdin=endless.stdout,
+            capture_output=True,
+            text=True,
+        )
+        endless.kill()
+    assert done.returncode == 3
+    assert "stdin: larger than 64 MiB" in done.stderr
