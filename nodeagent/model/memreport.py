@@ -61,3 +61,13 @@ class BoundDevice(Report):
     driver: str | None
     interface: str | None
     active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse(Report):
+    """`free`, in whatever unit it printed; `available` None: an old version does not say."""
+
+    total: int
+    available: int | None
+    swap_total: int
+    swap_used: int

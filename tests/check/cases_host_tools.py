@@ -45,6 +45,15 @@ spec:
       medium: Memory
       sizeLimit: 16Gi
 """
+FREE = (
+    "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages: 1024\n"
+    "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages: 0\n"
+)
+FREE_M = """\
+               total        used        free      shared  buff/cache   available
+Mem:             100          10          50           0           5          {available}
+Swap:              8           {swap}           8
+"""
 NUMASTAT = """\
 Per-node process memory usage (in MBs) for PID 4242 (python3)
                            Node 0          Node 1           Total
@@ -233,6 +242,52 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "pinning.tools": [
         ("missing", P(**{"which-numactl": ""}), V.WARN),
         ("there", P("$ which numactl\n/usr/bin/numactl"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "shm.usage": [
+        ("nearly full", P("shm             1.0G  883M  142M  87% /dev/shm"), V.WARN),
+        ("full", P("Filesystem 1K-blocks Used Available Use% Mounted on\n"
+                   "shm 8388608 8388608 0 100% /dev/shm"), V.FAIL),
+        ("small", P("shm  64M  0  64M  0% /dev/shm"), V.WARN),
+        ("inodes", P("Filesystem Inodes IUsed IFree IUse% Mounted on\n"
+                     "/dev/sda2 1000 990 10 99% /var"), V.FAIL),
+        ("wrapped", P("/dev/mapper/a-very-long-name\n   50G 49G 1G 98% /"), V.FAIL),
+        ("room", P("tmpfs tmpfs 252G 1.0G 251G 1% /dev/shm\n/dev/loop3 56M 56M 0 100% /snap/x/1"),
+         V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "shm.files": [
+        ("orphans", P("name,size,mapped_by\nnccl-a,9637888,\nnccl-b,9637888,"), V.WARN),
+        ("too large", P("-rw------- 1 root root 134217728 Jan  2 10:00 psm_a",
+                        "shm /dev/shm tmpfs rw,size=65536k 0 0"), V.FAIL),
+        ("sysv", P("0x00000000 32768 root 600 1048576 0 dest"), V.WARN),
+        ("held", P("name,size,mapped_by\nnccl-a,9637888,77"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "memory.hugepages-changed": [
+        ("fewer", P(**{"hugepages-t0.txt": "nr_hugepages=512", "hugepages-t1.txt":
+                       "nr_hugepages=8"}), V.FAIL),
+        ("same", P(**{"hugepages.before": "nr_hugepages: 512", "hugepages.after":
+                      "nr_hugepages: 512"}), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "memory.dpdk": [
+        ("other node", P(NODES, FREE, "dpdk-testpmd -l 1,5 -n 4 -- -i"), V.FAIL),
+        ("too much", P(NODES, FREE, "./app -l 1-2 -n 4 --socket-mem 4096,0"), V.FAIL),
+        ("fits", P(NODES, FREE, "./app -l 1-2 -n 4 --socket-mem 1024"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "memory.use": [
+        ("low", P(FREE_M.format(available=3, swap=0)), V.WARN),
+        ("none", P(FREE_M.format(available=0, swap=0)), V.FAIL),
+        ("swapped", P(FREE_M.format(available=90, swap=4)), V.WARN),
+        ("enough", P(FREE_M.format(available=90, swap=0)), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.dpdk-ports": [
+        ("none", P("0000:3b:00.0 'Ethernet Controller E810-C' if=ens5f0 drv=ice unused=vfio-pci"),
+         V.WARN),
+        ("bound", P("0000:3b:00.0 'Ethernet Controller E810-C' drv=vfio-pci unused=ice"), V.OK),
         ("nothing", N, V.NA),
     ],
 }  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from nodeagent.discover.paste.host_tables import read_host_table
 from nodeagent.discover.paste.isolation_tools import read_isolation
 from nodeagent.discover.paste.kubelet import read_kubelet
+from nodeagent.discover.paste.memory_tools import read_memory
 from nodeagent.discover.paste.messages import read_messages
 from nodeagent.discover.paste.part import Part
 from nodeagent.discover.paste.threads import read_threads
@@ -21,6 +22,7 @@ READERS: tuple[Callable[[str, str], Part | None], ...] = (
     read_threads,
     read_host_table,
     read_kubelet,
+    read_memory,
 )
 
 
