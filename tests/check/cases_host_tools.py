@@ -54,6 +54,15 @@ FREE_M = """\
 Mem:             100          10          50           0           5          {available}
 Swap:              8           {swap}           8
 """
+CHANNELS = """\
+Channel parameters for ens1:
+Pre-set maximums:
+RX:             n/a
+Combined:       64
+Current hardware settings:
+RX:             n/a
+Combined:       {now}
+"""
 NUMASTAT = """\
 Per-node process memory usage (in MBs) for PID 4242 (python3)
                            Node 0          Node 1           Total
@@ -288,6 +297,80 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("none", P("0000:3b:00.0 'Ethernet Controller E810-C' if=ens5f0 drv=ice unused=vfio-pci"),
          V.WARN),
         ("bound", P("0000:3b:00.0 'Ethernet Controller E810-C' drv=vfio-pci unused=ice"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.loss": [
+        ("missed", P("NIC statistics:\n     rx_packets: 900\n     rx_missed_errors: 100"), V.FAIL),
+        ("a few", P("NIC statistics:\n     rx_packets: 9000000\n     rx_out_of_buffer: 3"), V.WARN),
+        ("none since", P(**{"ethtool-S-t0.txt": "rx_packets: 900\nrx_missed_errors: 100",
+                            "ethtool-S-t1.txt": "rx_packets: 990\nrx_missed_errors: 100"}), V.OK),
+        ("udp", P("Udp:\n    1000 packets received\n    50 packet receive errors\n"
+                  "    RcvbufErrors: 50"), V.FAIL),
+        ("snmp", P("Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\n"
+                   "Udp: 1000 0 50 5 50 0"), V.FAIL),
+        ("nstat", P("UdpInDatagrams  1000000  0.0\nUdpRcvbufErrors  5  0.0"), V.WARN),
+        ("softnet", P("0000ffff 00000400 00000002 00000000 00000000 00000000 00000000 00000000 "
+                      "00000000 00000000 00000000 00000000 00000000"), V.FAIL),
+        ("socket", P("UNCONN 0 0 0.0.0.0:5000 0.0.0.0:* users:((\"f\",pid=1,fd=3))\n"
+                     "\t skmem:(r0,rb212992,t0,tb212992,f0,w0,o0,bl0,d7771)"), V.FAIL),
+        ("link", P("2: ens1: <UP> mtu 1500 qdisc mq state UP\n    link/ether aa:bb\n"
+                   "    RX:  bytes packets errors dropped  missed   mcast\n"
+                   "    90000 1000 0 0 200 0"), V.FAIL),
+        ("capture", P("10 packets captured\n2000 packets received by filter\n"
+                      "1500 packets dropped by kernel"), V.FAIL),
+        ("ring", P('{"published": 1000, "read": 900, "lost": 100}'), V.FAIL),
+        ("clean", P("NIC statistics:\n     rx_packets: 900\n     rx_missed_errors: 0"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.nic-driver": [
+        ("out of tree", P("driver: ice\nversion: 1.12.6\nbus-info: 0000:3b:00.0"), V.WARN),
+        ("no zero-copy", P("driver: tg3\nversion: 6.8.0\nbus-info: 0000:3b:00.0"), V.WARN),
+        ("kernel's", P("driver: ice\nversion: 6.8.0-45-generic\nbus-info: 0000:3b:00.0"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.queues": [
+        ("one", P(CHANNELS.format(now=1)), V.WARN),
+        ("short ring", P("Ring parameters for ens1:\nPre-set maximums:\nRX:\t\t8160\n"
+                         "Current hardware settings:\nRX:\t\t512"), V.WARN),
+        ("several", P(CHANNELS.format(now=16)), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.nic-settings": [
+        ("no link", P("Settings for ens1:\n\tSpeed: Unknown!\n\tLink detected: no"), V.FAIL),
+        ("lro", P("Features for ens1:\nlarge-receive-offload: on"), V.WARN),
+        ("held", P("Coalesce parameters for ens1:\nAdaptive RX: off  TX: off\nrx-usecs: 50"),
+         V.WARN),
+        ("adaptive", P("Coalesce parameters for ens1:\nAdaptive RX: on  TX: on\nrx-usecs: 8"),
+         V.INFO),
+        ("fine", P("Features for ens1:\nlarge-receive-offload: off [fixed]"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.timestamps": [
+        ("none", P("Time stamping parameters for ens1:\nCapabilities:\n\tsoftware-receive\n"
+                   "PTP Hardware Clock: none"), V.WARN),
+        ("all", P("Time stamping parameters for ens1:\nCapabilities:\n\thardware-receive\n"
+                  "PTP Hardware Clock: 0\nHardware Receive Filter Modes:\n\tnone\n\tall"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.xdp-mode": [
+        ("generic", P("4: ens1: <UP> mtu 1500 xdpgeneric/id:12 qdisc mq"), V.WARN),
+        ("json", P('[{"xdp":[{"devname":"ens1","ifindex":4,"mode":"generic","id":12}],"tc":[]}]'),
+         V.WARN),
+        ("native", P("xdp:\nens1(4) driver id 12\n\ntc:\n"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.clock": [
+        ("unsynchronised", P("Stratum         : 0\nLeap status     : Not synchronised"), V.FAIL),
+        ("ptp off", P("ptp4l[1.2]: master offset     -48213 s2 freq   +100 path delay "
+                      "900"), V.WARN),
+        ("ptp good", P("ptp4l[1.2]: rms   12 max   34 freq  +100 +/-  9 delay  900 +/-  1"), V.OK),
+        ("ntp good", P("Stratum : 3\nSystem time : 0.000012 seconds slow of NTP time\n"
+                       "Leap status : Normal"), V.OK),
+        ("nothing", N, V.NA),
+    ],
+    "feed.groups": [
+        ("none", P("2:\tens1\n\tlink  01:00:5e:00:00:01\n\tinet  224.0.0.1\n"), V.WARN),
+        ("joined", P("2:\tens1\n\tinet  233.54.12.111\n\tinet  224.0.0.1\n"), V.OK),
         ("nothing", N, V.NA),
     ],
 }  # fmt: skip

@@ -9,6 +9,8 @@ from nodeagent.discover.paste.isolation_tools import read_isolation
 from nodeagent.discover.paste.kubelet import read_kubelet
 from nodeagent.discover.paste.memory_tools import read_memory
 from nodeagent.discover.paste.messages import read_messages
+from nodeagent.discover.paste.net_counters import read_counters
+from nodeagent.discover.paste.net_tools import read_net
 from nodeagent.discover.paste.part import Part
 from nodeagent.discover.paste.threads import read_threads
 from nodeagent.discover.paste.transcript import sections
@@ -23,6 +25,8 @@ READERS: tuple[Callable[[str, str], Part | None], ...] = (
     read_host_table,
     read_kubelet,
     read_memory,
+    read_net,
+    read_counters,
 )
 
 
