@@ -77,7 +77,7 @@ def latency(s: Seen) -> Iterator[Judged]:
                 f"{report.tool}: {sum(r.overflows for r in cut)} samples lie beyond the histogram: "
                 "how late they were is not printed",
                 saw(report.source, f"overflows: {cut[0].overflows}"),
-                remedy="run it again with a longer histogram (-h 2000)",
+                remedy="cyclictest -m -p 95 -i 200 -h 2000 -D 10m -a CPUS -t  (a longer histogram)",
             )
         if not late and not cut:
             worst = max(report.rows, key=lambda r: r.max_us)

@@ -118,7 +118,11 @@ def tick(s: Seen) -> Iterator[Judged]:
         raise NotApplicable("no CPU is nohz_full")
     if wrong is not None:
         yield unknown(
-            "tick", wrong, saw("input", wrong), remedy="take both on one machine, in order"
+            "tick",
+            wrong,
+            saw("input", wrong),
+            remedy="cat /proc/interrupts > interrupts.t0; sleep 10; "
+            "cat /proc/interrupts > interrupts.t10",
         )
         return
     for source, ticks, seconds in _ticks(pairs, rates):
@@ -295,7 +299,8 @@ def steal(s: Seen) -> Iterator[Judged]:
         "hypervisor",
         f"{worst:.1f} % of {who} is stolen by the hypervisor",
         saw(source, f"{who}: steal {worst:.1f} %"),
-        remedy="ask the host's owner for dedicated vCPUs; nothing in the guest changes this",
+        remedy="mpstat -P ALL 10  (proof for the host's owner, who must give dedicated "
+        "vCPUs: nothing in the guest changes this)",
     )
 
 

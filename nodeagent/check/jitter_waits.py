@@ -122,7 +122,8 @@ def _waited(s: Seen, report: Waits, rows: list[Wait]) -> Iterator[Judged]:
             + ": more threads want to run than there are CPUs, though no quota need be reached",
             *(saw(report.source, f"{w.task or w.pid}: {p:.0f} % waiting") for w, p in slow[:4]),
             *([saw(EFFECTIVE, cpus_text)] if cpus_text else []),
-            remedy="one core for each thread that spins: widen cpuset.cpus, or fewer threads",
+            remedy="echo MORE_CPUS > /sys/fs/cgroup/GROUP/cpuset.cpus  (one core for each "
+            "thread that spins), or fewer threads",
         )
 
 

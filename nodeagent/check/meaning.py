@@ -22,6 +22,7 @@ class Meaning:
     remedy: str = ""
 
 
+AROUND = "dmesg -Tw  (watch whether it comes again, and read the lines around it)"
 RESET = "drain the node, then nvidia-smi --gpu-reset -i GPU (all GPUs of an NVSwitch machine)"
 REBOOT = "drain the node and reboot it; when it comes again, reseat or replace the GPU"
 SERVICE = "drain the node; nvidia-bug-report.sh; have the GPU replaced"
@@ -31,7 +32,7 @@ LINKS = "nvidia-smi nvlink -e; drain the node, reset its GPUs; when it comes aga
 XIDS: dict[int, Meaning] = {
     13: Meaning(I, "graphics engine exception, usually the application's own", APPLICATION),
     31: Meaning(I, "memory page fault, usually the application's own", APPLICATION),
-    32: Meaning(W, "corrupted push buffer: application, driver or PCIe", "watch it"),
+    32: Meaning(W, "corrupted push buffer: application, driver or PCIe", AROUND),
     38: Meaning(W, "driver firmware error", RESET),
     43: Meaning(I, "a channel was stopped, usually the application's own fault", APPLICATION),
     44: Meaning(W, "fault during a context switch", RESET),
@@ -41,19 +42,31 @@ XIDS: dict[int, Meaning] = {
     62: Meaning(F, "the GPU's micro-controller halted", RESET),
     63: Meaning(W, "a memory row is remapped; it is pending until the next reset", RESET),
     64: Meaning(F, "remapping a memory row failed", SERVICE),
-    68: Meaning(W, "video decoder exception", "restart the application; watch it"),
+    68: Meaning(
+        W,
+        "video decoder exception",
+        "dmesg -Tw  (restart the application, watch whether it comes again)",
+    ),
     69: Meaning(I, "graphics class error, usually the application's own", APPLICATION),
     74: Meaning(F, "NVLink error", LINKS),
     79: Meaning(F, "the GPU has fallen off the bus: PCIe, power or the GPU itself", REBOOT),
-    80: Meaning(W, "corrupted data was sent to the GPU", "watch it; check the PCIe link"),
+    80: Meaning(
+        W,
+        "corrupted data was sent to the GPU",
+        "lspci -vvs BDF  (is the link at full speed and width?)",
+    ),
     92: Meaning(W, "high rate of single-bit ECC errors", "nvidia-smi -q -d ECC; plan a reset"),
-    94: Meaning(W, "contained ECC error: one application was hit", "restart that application"),
+    94: Meaning(
+        W,
+        "contained ECC error: one application was hit",
+        "nvidia-smi -q -d ECC,ROW_REMAPPER; restart that application",
+    ),
     95: Meaning(F, "uncontained ECC error: all applications on it are hit", RESET),
     109: Meaning(F, "context switch timeout", RESET),
     110: Meaning(F, "security fault of the GPU's firmware", REBOOT),
     119: Meaning(F, "the GPU's system processor (GSP) does not answer", RESET),
     120: Meaning(F, "error of the GPU's system processor (GSP)", RESET),
-    121: Meaning(W, "corrected error of the chip-to-chip link", "watch it"),
+    121: Meaning(W, "corrected error of the chip-to-chip link", AROUND),
     136: Meaning(F, "link training failed", RESET),
     137: Meaning(W, "forbidden NVLink access, usually a peer's application", APPLICATION),
     140: Meaning(F, "unrecovered ECC error", RESET),
@@ -78,13 +91,12 @@ LAST_XID = 185
 UNKNOWN_XID = Meaning(
     U, "a number that no catalogue we know lists", "look it up in NVIDIA's Xid catalogue"
 )
-OTHER_XID = Meaning(W, "a driver error", "read the lines around it; watch whether it comes again")
+OTHER_XID = Meaning(W, "a driver error", AROUND)
 NVLINK_XIDS = frozenset({74, *range(144, 151), 155})
 LOST_XIDS = frozenset({79})
 FOLLOWERS = frozenset({13, 31, 43, 45, 119, 120, 140, 154, *NVLINK_XIDS})
 """What a GPU that is lost goes on to log."""
 
-AROUND = "read the lines around it; watch whether it comes again"
 DISK = "smartctl -a /dev/DEVICE; nvme smart-log /dev/DEVICE; back up, then replace the drive"
 KINDS: dict[str, Meaning] = {
     "gpu_off_bus": XIDS[79],
@@ -118,7 +130,9 @@ KINDS: dict[str, Meaning] = {
         "PCIe errors were corrected: an early warning of a bad link",
         "lspci -vvs BDF; reseat the card or the riser, clean contacts, look at power",
     ),
-    "pcie_link": Meaning(F, "the PCIe link went down", "reseat the card; look at its power"),
+    "pcie_link": Meaning(
+        F, "the PCIe link went down", "lspci -vvs BDF; reseat the card, look at its power"
+    ),
     "mce": Meaning(W, "machine check", "ras-mc-ctl --summary; mcelog --client"),
     "edac": Meaning(W, "memory errors were corrected", "ras-mc-ctl --errors names the DIMM"),
     "ghes": Meaning(W, "firmware reports a hardware error", "ipmitool sel elist"),
@@ -136,9 +150,11 @@ KINDS: dict[str, Meaning] = {
     "nic_power": Meaning(
         W,
         "the PCIe slot gives the NIC too little power",
-        "use a slot with the power that the card asks for",
+        "lspci -vvs BDF | grep -i powerlimit; move it to a slot with more",
     ),
-    "nic_thermal": Meaning(W, "the NIC is hot", "mget_temp -d DEVICE; look at the air flow"),
+    "nic_thermal": Meaning(
+        W, "the NIC is hot", "sensors; mget_temp -d DEVICE; look at the air flow"
+    ),
     "nic_fw": Meaning(
         W, "a firmware command of the NIC failed", "update the NIC's firmware; mlxfwmanager"
     ),
@@ -167,7 +183,7 @@ KINDS: dict[str, Meaning] = {
     "oom": Meaning(
         F,
         "the kernel killed a process for lack of memory",
-        "raise the memory limit, or look at who grew: the task table in the log",
+        "cat /sys/fs/cgroup/GROUP/memory.max; raise it, or see who grew in the log's task table",
     ),
     "hung_task": Meaning(
         W,
@@ -177,17 +193,17 @@ KINDS: dict[str, Meaning] = {
     "soft_lockup": Meaning(
         F,
         "a CPU was stuck in the kernel",
-        "read the stack below the line; update the driver it names",
+        "dmesg -T | less  (the stack below the line); update the driver it names",
     ),
     "rcu_stall": Meaning(
         W,
         "a CPU did not pass through RCU for long",
-        "read the stack below; a spinning FIFO thread on that CPU does this",
+        "ps -eLo psr,cls,rtprio,comm | grep FF  (a spinning FIFO thread does this)",
     ),
     "workqueue_lockup": Meaning(
         W,
         "workers of a CPU made no progress",
-        "a FIFO thread starves that CPU: lower its priority, or move it",
+        "ps -eLo psr,cls,rtprio,comm | grep FF  (a FIFO thread starves that CPU)",
     ),
     "rt_throttled": Meaning(
         W,
@@ -199,7 +215,11 @@ KINDS: dict[str, Meaning] = {
         "the TSC was given up as clock",
         "update the firmware; boot with tsc=reliable only when it is proved",
     ),
-    "panic": Meaning(F, "the kernel panicked", "read the lines before it; kdump for the next one"),
+    "panic": Meaning(
+        F,
+        "the kernel panicked",
+        "journalctl -k -b -1 -e  (what came before); kdump for the next one",
+    ),
     "oops": Meaning(F, "a bug of the kernel was hit", "reboot; report the stack below the line"),
 }
 UNCORRECTED: dict[str, str] = {

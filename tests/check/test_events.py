@@ -140,4 +140,4 @@ def test_each_kind_has_its_own_verdict(line: str, verdict: Verdict) -> None:
 
 def test_a_link_that_flaps_is_told_and_one_that_went_down_once_is_not() -> None:
     (found,) = told(*(f"[ {i}.1] mlx5_core 0000:5e:00.0 ens3f0np0: Link down" for i in range(3)))
-    assert (found.verdict, found.subject) == (V.WARN, "nic_link 0000:5e:00")
+    assert (found.verdict, found.subject) == (V.WARN, "nic_link ens3f0np0")

@@ -23,6 +23,8 @@ PROGRAMS = (
     r"nvidia-bug-report.sh|less|awk|cat|chrt|cpupower|curl|dmesg|dmidecode|docker|df|du|echo|edac-util|end|"
     r"ethtool|export|find|free|fuser|grep|ibstat|ibv_devinfo|ipmitool|irqbalance|jq|"
     r"journalctl|kill|kubectl|lscpu|lsof|lspci|lstopo|ls|mdadm|migratepages|mlc|"
+    r"rtla|cyclictest|hwlatdetect|turbostat|mpstat|pidstat|vmstat|runqslower|funclatency|bpftrace|"
+    r"trace-cmd|strace|dcgmi|nvme|systemd-cgtop|mlxfwmanager|fsck|sensors|compute-sanitizer|"
     r"modinfo|modprobe|mount|nodeagentctl|numactl|numastat|nvbandwidth|nvidia-smi|"
     r"opensm|perf|pgrep|podman|ps|ras-mc-ctl|reboot|rm|rmmod|rocm-smi|rocminfo|"
     r"scontrol|setpci|sminfo|smartctl|srun|swapoff|sysctl|systemctl|taskset|tuned-"
