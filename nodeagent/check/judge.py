@@ -263,6 +263,9 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
             waive = policy.waived(finding, today)
             if waive is not None:
                 finding = dataclasses.replace(finding, waived_until=waive.until.isoformat())
+            elif (old := policy.lapsed(finding, today)) is not None:
+                told = f"{finding.message} (its waiver ran out on {old.until}: {old.reason})"
+                finding = dataclasses.replace(finding, message=told)
             found.append(finding)
     if snapshot.pasted is not None and all(
         f.verdict in (Verdict.NA, Verdict.INFO) or f.id.startswith(_ABOUT_INPUT) for f in found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nodeagent.model.finding import Finding, Verdict
@@ -51,16 +51,18 @@ class Policy:
 
     def waived(self, finding: Finding, today: datetime.date) -> Waive | None:
         """The waiver in force that covers a finding, or None. Only WARN and FAIL can be waived."""
-        if finding.verdict not in (Verdict.WARN, Verdict.FAIL):
-            return None
-        for waive in self.waives:
-            if (
-                waive.id == finding.id
-                and today <= waive.until
-                and fnmatch.fnmatchcase(finding.subject, waive.subject)
-            ):
-                return waive
-        return None
+        return next((w for w in self._covering(finding) if today <= w.until), None)
+
+    def lapsed(self, finding: Finding, today: datetime.date) -> Waive | None:
+        """The waiver that covered a finding until it ran out, or None."""
+        return next((w for w in self._covering(finding) if today > w.until), None)
+
+    def _covering(self, finding: Finding) -> Iterator[Waive]:
+        if finding.verdict in (Verdict.WARN, Verdict.FAIL):
+            for waive in self.waives:
+                same = waive.id == finding.id
+                if same and fnmatch.fnmatchcase(finding.subject, waive.subject):
+                    yield waive
 
 
 _PLAIN = Rule()

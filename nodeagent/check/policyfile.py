@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import math
 import re
 
 import msgspec
@@ -88,7 +89,13 @@ def parse(text: str, path: str, today: datetime.date) -> Policy:
         assert isinstance(rule, _RuleTable)
         if rule.grade is not None and rule.grade not in GRADES:
             raise wrong(f"{key}.grade", f"grade: saw {rule.grade!r}, expected INFO, WARN or FAIL")
-        for bound in rule.bounds:
+        for bound, limit in rule.bounds.items():
+            if not (math.isfinite(limit) and limit >= 0):
+                raise wrong(
+                    f"{key}.bounds.{bound}",
+                    f"{bound}: saw {limit:g}, expected a number of at least 0",
+                    f"`nodeagentctl explain {check_id}` shows its own",
+                )
             if bound not in check.bounds:
                 named = ", ".join(check.bounds) or "none at all"
                 raise wrong(
@@ -157,5 +164,6 @@ def _plain(said: str, inner: str) -> str:
     """msgspec's sentence in the words of a TOML file."""
     name = inner.rpartition(".")[2]
     said = said.replace("Object missing required field", "missing setting")
+    said = said.replace("xpected `float`, got `str`", "xpected a number, saw text")
     said = said.replace("Object contains unknown field", "unknown setting").replace("`", "")
     return f"{name}: {said[:1].lower()}{said[1:]}" if name else said[:1].lower() + said[1:]
