@@ -19,14 +19,28 @@ from nodeagent.check.record import (
 
 CONTROLLERS = "sys/fs/cgroup/cgroup.controllers"
 REASONS = {
+    # The longer first: one is part of another. GROUP and PARENT become the paths.
+    "cpuset.cpus and cpuset.cpus.exclusive are empty": "echo CPUS > GROUP/cpuset.cpus",
+    "cpuset.cpus is empty": "echo CPUS > GROUP/cpuset.cpus",
+    "Invalid cpu list in cpuset.cpus.exclusive": "grep -H . PARENT/*/cpuset.cpus.exclusive  (take "
+    "these CPUs out of every sibling, and give them to each ancestor's)",
     "Parent is not a partition root": "echo root > PARENT/cpuset.cpus.partition, place the group "
     "directly below the root, or set cpuset.cpus.exclusive in each ancestor (Linux 6.7 and newer)",
-    "Parent is an invalid partition root": "mend the parent's partition first",
-    "Cpu list in cpuset.cpus not exclusive": "take these CPUs out of every sibling's cpuset.cpus",
-    "cpuset.cpus is empty": "write CPUs into cpuset.cpus first",
-    "CPU hotplug": "bring the CPUs online",
-    "partition config conflicts with housekeeping setup": "these CPUs are in isolcpus=: use either "
-    "boot isolation or a partition, not both",
+    "Parent is an invalid partition root": "cat PARENT/cpuset.cpus.partition  (mend the parent's "
+    "partition first)",
+    "Cpu list in cpuset.cpus not exclusive": "grep -H . PARENT/*/cpuset.cpus  (take these CPUs out "
+    "of every sibling's)",
+    "Parent unable to distribute cpu downstream": "cat PARENT/cgroup.procs  (leave the parent a "
+    "CPU of its own, or move its tasks into a child: a partition cannot take all CPUs of a parent "
+    "that has tasks)",
+    "hotplug": "echo 1 > /sys/devices/system/cpu/cpuN/online  (bring the CPUs online)",
+    "Enable partition not permitted": "echo CPUS > PARENT/cpuset.cpus.exclusive  (in each "
+    "ancestor first, as root of the initial user namespace)",
+    "Have remote partition underneath": "grep -rH . GROUP --include=cpuset.cpus.partition  (switch "
+    "the remote partition below off first: echo member > it)",
+    "partition config conflicts with housekeeping setup": "isolcpus= names these CPUs: drop it "
+    "(nohz_full= may stay) and keep the partition, or echo member > "
+    "GROUP/cpuset.cpus.partition",
 }
 """What the kernel writes after `invalid`, and what helps."""
 
@@ -87,12 +101,15 @@ def partition(s: Seen) -> Iterator[Judged]:
             continue
         bad = True
         reason = text.partition("(")[2].rstrip(")")
+        group = shown(path).removesuffix("cpuset.cpus.partition").rstrip("/") or "."
+        help_ = next((r for k, r in REASONS.items() if k.lower() in reason.lower()), "")
         yield fail(
-            shown(path).removesuffix("/cpuset.cpus.partition"),
+            group if group != "." else "cgroup",
             f"the cpuset partition is invalid: {reason or 'the kernel gives no reason'}",
             saw(path, text),
-            remedy=next((r for k, r in REASONS.items() if k.lower() in reason.lower()), "")
-            or "read Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition",
+            remedy=(help_ or "grep -H . GROUP/cpuset.* PARENT/cpuset.*")
+            .replace("GROUP", group)
+            .replace("PARENT", group.rpartition("/")[0] or ".."),
         )
     if not bad:
         yield ok("cgroup", f"{len(files)} cpuset partitions are valid or plain members")

@@ -27,6 +27,8 @@ from nodeagent.model.finding import Evidence
 CPU = "sys/devices/system/cpu"
 SMT = f"{CPU}/smt/control"
 CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
+DMA_LATENCY = "derived/cpu_dma_latency_us"
+_IDLE = re.compile(rf"{CPU}/cpu(\d+)/cpuidle/state(\d+)/(?:latency|disable)")
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
 
 
@@ -214,7 +216,9 @@ def governor(s: Seen) -> Iterator[Judged]:
     "cpu.c-states",
     "deep idle states are off on isolated CPUs",
     means="WARN when an isolated CPU (every CPU, when none is isolated and a person pasted the "
-    "values) may enter an idle state with an exit latency above `exit_us`.",
+    "values) may enter an idle state with an exit latency above `exit_us`; or, where only "
+    "`disable` was pasted, an idle state from state2 on. OK when /dev/cpu_dma_latency or the "
+    "CPU's own pm_qos_resume_latency_us holds it below that.",
     why="Leaving C6 takes 50 to 200 us, during which the message waits; this is the commonest "
     "single outlier of an otherwise quiet CPU.",
     prove="grep . /sys/devices/system/cpu/cpu*/cpuidle/state*/{name,latency,disable}",
@@ -226,30 +230,60 @@ def governor(s: Seen) -> Iterator[Judged]:
 def c_states(s: Seen) -> Iterator[Judged]:
     """Idle states by CPU: name, latency, disable."""
     cpus, _ = quiet(s) if not s.snapshot.pasted else (s.isolated, ("", ""))
-    deep: list[Evidence] = []
+    most = s.bounds["exit_us"]
+    texts = s.snapshot.texts
+    held = texts.get(DMA_LATENCY, "")
+    if held.isdigit() and int(held) <= most:
+        yield ok("cpuidle", f"/dev/cpu_dma_latency holds every CPU at {held} us or less",
+                 saw("dev/cpu_dma_latency", held))  # fmt: skip
+        return
+    deep: list[tuple[int, Evidence]] = []
     seen = 0
-    for path, text in s.matching(f"{CPU}/cpu", "/latency"):
-        m = re.fullmatch(rf"{CPU}/cpu(\d+)/cpuidle/state\d+/latency", path)
+    for path, disabled in s.matching(f"{CPU}/cpu", "/disable"):
+        m = _IDLE.fullmatch(path)
         if m is None or (cpus and int(m[1]) not in cpus):
             continue
+        state = path.removesuffix("disable")
+        latency = texts.get(f"{state}latency", "")
+        name = texts.get(f"{state}name", "")
+        if not latency.isdigit() and s.snapshot.pasted is None:
+            continue
         seen += 1
-        disabled = s.snapshot.texts.get(path.removesuffix("latency") + "disable", "0")
-        if text.isdigit() and int(text) > s.bounds["exit_us"] and disabled == "0":
-            name = s.snapshot.texts.get(path.removesuffix("latency") + "name", "an idle state")
-            deep.append(saw(path, f"{text} us ({name})"))
+        bound = texts.get(f"{CPU}/cpu{m[1]}/power/pm_qos_resume_latency_us", "0")
+        if bound == "n/a" or (bound.isdigit() and 0 < int(bound) <= most):
+            # The CPU's own bound; "n/a" allows no latency at all.
+            continue
+        slow = int(latency) > most if latency.isdigit() else int(m[2]) >= 2
+        if slow and disabled == "0":
+            us = f"{latency} us" if latency else "exit latency not given"
+            deep.append((int(m[1]), saw(path, f"0: {name or f'state{m[2]}'} ({us})")))
+    for path, latency in s.matching(f"{CPU}/cpu", "/latency"):
+        m = _IDLE.fullmatch(path)
+        alone = f"{path.removesuffix('latency')}disable" not in texts
+        if m is None or not alone or (cpus and int(m[1]) not in cpus):
+            continue
+        # Without `disable` next to it: an old kernel, or a paste of latencies.
+        seen += 1
+        if latency.isdigit() and int(latency) > most:
+            name = texts.get(path.removesuffix("latency") + "name", "an idle state")
+            deep.append((int(m[1]), saw(path, f"{latency} us ({name})")))
     if not seen:
         limit = s.snapshot.arg("intel_idle.max_cstate") or s.snapshot.arg("processor.max_cstate")
         if limit in ("0", "1"):
             yield ok("cpuidle", f"the command line limits idle states to C{limit}")
             return
+        s.whole(f"{CPU}/cpuidle", *(f"{CPU}/cpu{c}/cpuidle" for c in cpus))
         raise s.gone(f"{CPU}/cpu0/cpuidle/state1/latency", "this kernel has no idle states to name")
     if deep:
+        where = CpuSet.of(c for c, _ in deep)
+        unseen = "" if held or s.snapshot.pasted else "; /dev/cpu_dma_latency was not seen"
         yield warn(
-            f"cpu {cpus}" if cpus else "cpuidle",
-            f"{len(deep)} idle states of these CPUs take more than {s.bounds['exit_us']:g} us to "
-            "leave",
-            *deep[:3],
-            remedy="cpupower -c CPUS idle-set -D 10, or hold /dev/cpu_dma_latency open with 0",
+            f"cpu {where}",
+            f"CPUs {where} may enter {len(deep)} idle states that take more than {most:g} us to "
+            f"leave{unseen}",
+            *(e for _, e in deep[:3]),
+            remedy=f"cpupower -c {where} idle-set -D {most:g}  (or hold /dev/cpu_dma_latency open "
+            "with 0)",
         )
     else:
         yield ok("cpuidle", "no deep idle state is allowed there")

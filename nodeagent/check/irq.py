@@ -10,12 +10,18 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.snapshot import Irq
 
 
+def managed(irq: Irq) -> bool:
+    """Whether the kernel keeps its affinity to itself: as it says, else by the driver's name."""
+    return irq.name.startswith("nvme") if irq.managed is None else irq.managed
+
+
 def lands(irq: Irq) -> CpuSet:
     """Where an interrupt goes: the effective mask, else the one that was set."""
     return irq.effective or irq.affinity or CpuSet()
 
 
 def irqs_of(s: Seen) -> tuple[Irq, ...]:
+    """The interrupts. Raises Missing when they could not be read, NotApplicable without any."""
     if s.snapshot.irqs:
         return s.snapshot.irqs
     s.whole("proc/irq", "proc/interrupts")
@@ -49,9 +55,9 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
     if untold and all(not lands(i) for i in irqs):
         raise s.gone(_path(untold[0]), "no interrupt has a mask here")
     inside = [i for i in irqs if lands(i) and lands(i) <= cpus]
-    managed = [i for i in inside if i.name.startswith("nvme")]
+    kept = [i for i in inside if managed(i)]
     fired = {i.number: sum(n for c, n in i.counts if c in cpus) for i in inside}
-    loose = [i for i in inside if i not in managed and (fired[i.number] or not i.counts)]
+    loose = [i for i in inside if i not in kept and (fired[i.number] or not i.counts)]
     if loose:
         first = min(loose, key=lambda i: -fired[i.number])
         yield warn(
@@ -66,12 +72,12 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
         )
     else:
         yield ok(f"cpu {cpus}", "no device interrupt is delivered there", saw(path, text))
-    if managed:
+    if kept:
         yield info(
-            f"irq {some(i.number for i in managed)}",
-            f"{len(managed)} NVMe queues belong to isolated CPUs; they fire only for I/O started "
+            f"irq {some(i.number for i in kept)}",
+            f"{len(kept)} queues of drives belong to isolated CPUs; they fire only for I/O started "
             "there, and the kernel manages their masks (a write gives EIO)",
-            saw(_path(managed[0]), str(lands(managed[0]))),
+            saw(_path(kept[0]), str(lands(kept[0]))),
         )
 
 

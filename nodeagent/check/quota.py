@@ -89,9 +89,8 @@ def changed(s: Seen) -> Iterator[Judged]:
 @check(
     "cgroup.quota-nohz",
     "no CPU quota on nohz_full CPUs",
-    means="WARN when a group has a CPU quota and its cpuset holds nohz_full CPUs (or the input "
-    "does "
-    "not tell its cpuset).",
+    means="WARN when a group has a CPU quota and its cpuset holds nohz_full CPUs (or pasted input "
+    "does not tell its cpuset).",
     why="The quota is accounted in the tick: a group with cpu.max keeps the tick running on every "
     "CPU it uses, and nohz_full is without effect there.",
     prove="cat /sys/devices/system/cpu/nohz_full /sys/fs/cgroup/GROUP/cpu.max",
@@ -115,7 +114,11 @@ def nohz(s: Seen) -> Iterator[Judged]:
         if limit is None:
             continue
         where = path.removesuffix("cpu.max") + "cpuset.cpus.effective"
-        listed = s.snapshot.texts.get(where)
+        own = s.snapshot.texts.get(path.removesuffix("cpu.max") + "cpuset.cpus")
+        if s.snapshot.pasted is None and not own:
+            # Of a whole machine we know: nobody gave it CPUs, so isolated ones are not its own.
+            continue
+        listed = s.snapshot.texts.get(where) or own
         try:
             inside = cpus if listed is None else CpuSet.parse(listed) & cpus
         except ParseError as error:

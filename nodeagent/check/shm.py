@@ -12,6 +12,7 @@ from nodeagent.check.record import (
     NotApplicable,
     Seen,
     check,
+    fail,
     ok,
     saw,
     warn,
@@ -57,3 +58,42 @@ def size(s: Seen) -> Iterator[Judged]:
         )
     else:
         yield ok("/dev/shm", f"limit {limit >> 20} MiB", saw(MOUNTS, line))
+
+
+USED = "derived/dev_shm_used_bytes"
+SIZE = "derived/dev_shm_bytes"
+
+
+@check(
+    "shm.used",
+    "/dev/shm has room left",
+    means="WARN when more than `percent` % of the tmpfs on /dev/shm is in use, FAIL above "
+    "`full_percent` %. NA where nobody looked (a recorded tree, pasted text).",
+    why="ftruncate() succeeds on a full tmpfs; the next touch of a new page kills the process with "
+    "SIGBUS. What killed processes left there (nccl-*, psm_*, torch_*) is never freed by itself.",
+    prove="df -h /dev/shm; ls -lS /dev/shm | head; fuser -v /dev/shm/*",
+    mend="Remove what no process maps (fuser shows who does); enlarge it: mount -o "
+    "remount,size=64g /dev/shm, --shm-size for a container.",
+    source="Linux Documentation/filesystems/tmpfs.rst; statvfs(3)",
+    bounds={"percent": 80, "full_percent": 95},
+)
+def used(s: Seen) -> Iterator[Judged]:
+    """statvfs of the live machine, as the capture keeps it."""
+    texts = s.snapshot.texts
+    held, size = texts.get(USED, ""), texts.get(SIZE, "")
+    if not held.isdigit() or not size.isdigit() or not int(size):
+        raise NotApplicable("nobody looked how full /dev/shm is")
+    part = 100 * int(held) / int(size)
+    left = (int(size) - int(held)) >> 20
+    evidence = saw("df /dev/shm", f"{int(held) >> 20} MiB of {int(size) >> 20} MiB")
+    if part <= s.bounds["percent"]:
+        yield ok("/dev/shm", f"{part:.0f} % in use, {left} MiB left", evidence)
+        return
+    say = fail if part > s.bounds["full_percent"] else warn
+    yield say(
+        "/dev/shm",
+        f"{part:.0f} % of /dev/shm is in use, {left} MiB are left: the next segment ends in SIGBUS",
+        evidence,
+        remedy="ls -lS /dev/shm | head; fuser -v /dev/shm/*  (remove only what nobody maps), or "
+        f"mount -o remount,size={max(1, 2 * int(size) >> 30)}g /dev/shm",
+    )

@@ -28,7 +28,13 @@ from nodeagent.model.topology import (
     Relation,
     Topology,
 )
-from tests.check import cases_gpu_tools, cases_host_tools, cases_jitter, cases_machine
+from tests.check import (
+    cases_discover,
+    cases_gpu_tools,
+    cases_host_tools,
+    cases_jitter,
+    cases_machine,
+)
 from tests.check.machines import (
     CPU,
     GIB,
@@ -702,6 +708,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
     }.items()
     for name, machine, verdict in rows
 ]  # fmt: skip
+CASES += [(c, *row) for c, rows in cases_discover.CASES.items() for row in rows]
 LOUDEST = (V.REFUSE, V.FAIL, V.WARN, V.UNKNOWN, V.INFO, V.OK, V.NA)
 
 
@@ -733,7 +740,7 @@ def test_each_check_is_tried_on_every_side() -> None:
                      "pcie.virtual-tree"}  # fmt: skip
     always_apply = {"reading.complete", "cpu.offline"}
     always_see |= cases_machine.ALWAYS_SEE | cases_gpu_tools.ALWAYS_SEE
-    always_see |= cases_host_tools.CASES.keys()
+    always_see |= cases_host_tools.CASES.keys() | cases_discover.ALWAYS_SEE
     only_tell |= cases_host_tools.ONLY_TELL
     always_see |= cases_jitter.ALWAYS_SEE
     only_tell |= cases_machine.ONLY_TELL | cases_gpu_tools.ONLY_TELL | cases_jitter.ONLY_TELL
