@@ -176,3 +176,10 @@ def test_a_kernel_in_qemu_read_what_was_asked_for() -> None:
     near = {frozenset((r.a, r.b)): r.path for r in switches.topology.relations}
     assert near[frozenset((drives[0].bdf, drives[1].bdf))] is Path.PIX
     assert near[frozenset((drives[0].bdf, drives[2].bdf))] is Path.SYS
+
+
+@pytest.mark.parametrize("name", [c.stem for c in CAPTURES if c.stem.startswith("qemu-")])
+def test_an_ordinary_boot_is_no_event(name: str) -> None:
+    snapshot = read(HERE / f"{name}.capture")
+    assert snapshot.events is not None, "the capture holds the kernel log"
+    assert [e for e in snapshot.events if e.fault] == []

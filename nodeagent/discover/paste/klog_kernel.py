@@ -121,7 +121,8 @@ OOM = Topic(
         rule("oom", r"Tasks state \(memory values in pages\)|\[ *pid *\] +uid +tgid +total_vm"),
         rule(
             "oom",
-            r"\[ *(?P<pid>\d+)\](?: +\d+){5,9} +-?\d+ +\S",
+            # mm/percpu.c lists the CPUs of its groups in the same columns, at every boot.
+            r"^(?!.*pcpu-alloc: ).*?\[ *(?P<pid>\d+)\](?: +\d+){5,9} +-?\d+ +\S",
             details=groups,
         ),
         rule("oom", r"\bMem-Info:\s*$"),

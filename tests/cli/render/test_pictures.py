@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import os
 import pathlib
 import re
@@ -28,6 +29,7 @@ from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.snapshot import GpuFacts, Snapshot
+from nodeagent.model.topology import PeerLink
 from tests.hosts.generate import made
 from tests.hosts.servers import BIG
 
@@ -292,6 +294,38 @@ def test_many_findings_on_one_device_are_counted_there(
     check_picture(topology_svg(snapshot, many))
     text = tree_of(snapshot, many, capsys)
     assert "and 37 more" in text and max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((18,), "NVLink: 18 links between every two of 8 GPUs"),
+        ((1,), "NVLink: 1 link between every two of 8 GPUs"),
+        # A cube of meshes: some pairs have two links, some one, some none.
+        ((2, 1, 0), "NVLink: links between GPUs"),
+        ((0,), ""),
+    ],
+    ids=str,
+)
+def test_direct_links_are_summed_up(
+    counts: tuple[int, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = server()
+    turn = itertools.cycle(counts)
+
+    def links() -> tuple[PeerLink, ...]:
+        count = next(turn)
+        return (PeerLink(type="nvlink", count=count),) if count else ()
+
+    relations = tuple(
+        replace(r, links=links()) if r.links else r for r in snapshot.topology.relations
+    )
+    snapshot = replace(snapshot, topology=replace(snapshot.topology, relations=relations))
+    svg = topology_svg(snapshot, ())
+    check_picture(svg)
+    assert ("NVLink" in svg) is bool(said) and said in svg
+    tree = tree_of(snapshot, (), capsys)
+    assert ("NV2" in tree) is (2 in counts) and ("NV18" in tree) is (18 in counts)
 
 
 # ---- hostile and bare input ---------------------------------------------------------------------
