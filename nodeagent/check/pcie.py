@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.check.isolation import CMDLINE
+from nodeagent.check import link_reading
 from nodeagent.check.record import (
+    AS_ROOT,
     READ_BY_HAND,
     Judged,
-    Missing,
     NotApplicable,
     Seen,
     check,
     fail,
     info,
+    needs_right,
     ok,
     saw,
     some,
+    unknown,
     warn,
 )
 from nodeagent.model.pci import Link, PciFunction
-from nodeagent.model.topology import Path
 
 
 def gb_s(speed_gts: float, width: int) -> float:
@@ -60,6 +61,33 @@ def linked(s: Seen) -> list[tuple[PciFunction, Link]]:
     return found
 
 
+def unseen(s: Seen, *leaves: str, bridges: bool = False) -> Iterator[Judged]:
+    """UNKNOWN for devices whose link files (or those of the port above, with `bridges` of all
+    bridges above) were there and could not be read: the others are judged without them."""
+    failed: dict[str, tuple[str, str]] = {}
+    for u in s.snapshot.unread:
+        folder, _, leaf = u.path.rpartition("/")
+        if leaf in leaves:
+            failed.setdefault(folder.rpartition("/")[2], (u.path, u.reason))
+    if not failed:
+        return
+    hit = []
+    for p in serious(s):
+        above = p.parents if bridges else p.parents[:1]
+        if any(bdf in failed for bdf in (p.bdf, *above)):
+            hit.append(p)
+    if hit:
+        of = {b for p in hit for b in (p.bdf, *p.parents) if b in failed}
+        shown = [failed[b] for b in sorted(of)][:3]
+        rights = all(needs_right(reason) for _, reason in shown)
+        yield unknown(
+            some(p.bdf for p in hit),
+            f"the links of {some((p.bdf for p in hit), 4)} could not be seen: {shown[0][1]}",
+            *(saw(path, reason) for path, reason in shown),
+            remedy=AS_ROOT if rights else READ_BY_HAND,
+        )
+
+
 def reach(s: Seen, p: PciFunction, link: Link) -> tuple[int | None, float | None]:
     """Width and speed that both ends of the device's own link can do; None: not told."""
     up = s.snapshot.topology.function(p.parents[0]) if p.parents else None
@@ -74,9 +102,9 @@ def reach(s: Seen, p: PciFunction, link: Link) -> tuple[int | None, float | None
 @check(
     "pcie.width",
     "PCIe links have all lanes that both ends can do",
-    means="WARN when a GPU, NIC or NVMe drive has fewer lanes than it and its port both can do. "
-    "Width does not depend on load. In a virtual machine the numbers are the hypervisor's "
-    "invention: INFO.",
+    means="WARN when a GPU, NIC or NVMe drive has fewer lanes than it and its port both can do, "
+    "FAIL where a pasted sample says that it was under load: width does not depend on load. "
+    "In a virtual machine the numbers are the hypervisor's invention: INFO.",
     why="Half the lanes is half the bandwidth: a bad riser, a dirty or half-seated card, a "
     "bifurcation setting.",
     prove="lspci -vv -s BDF | grep -E 'LnkCap:|LnkSta:'",
@@ -85,7 +113,12 @@ def reach(s: Seen, p: PciFunction, link: Link) -> tuple[int | None, float | None
 )
 def width(s: Seen) -> Iterator[Judged]:
     """Lanes, each device."""
-    links = linked(s)
+    readings = link_reading.sampled(s)
+    yield from link_reading.widths(readings)
+    yield from unseen(s, "current_link_width", "max_link_width")
+    links = [] if readings and not serious(s) else linked(s)
+    busy = {r.name for r in readings if r.reading.loaded}
+    links = [(p, link) for p, link in links if p.bdf not in busy]
     short = []
     for p, link in links:
         lanes, _ = reach(s, p, link)
@@ -109,7 +142,7 @@ def width(s: Seen) -> Iterator[Judged]:
                 remedy="reseat the card and look at riser and BIOS bifurcation; "
                 f"lspci -vv -s {p.bdf} | grep Lnk",
             )
-    if not short:
+    if links and not short:
         yield ok("pcie", f"{len(links)} links have all their lanes")
 
 
@@ -117,7 +150,8 @@ def width(s: Seen) -> Iterator[Judged]:
     "pcie.speed",
     "PCIe links of NICs and NVMe drives run at the speed both ends can do",
     means="WARN when a NIC or NVMe drive runs slower than it and its port both can do. GPUs lower "
-    "their speed when idle (2.5 GT/s is normal power saving), so a GPU is judged only under load.",
+    "their speed when idle (2.5 GT/s is normal power saving), so a GPU is judged only by pasted "
+    "samples taken under load: WARN, FAIL at half the speed or less.",
     why="A link that trained down lost bandwidth and is often the first sign of a bad slot.",
     prove="lspci -vv -s BDF | grep -E 'LnkCap:|LnkSta:'",
     mend="Reseat, update the firmware; setpci retraining only to prove it.",
@@ -125,7 +159,12 @@ def width(s: Seen) -> Iterator[Judged]:
 )
 def speed(s: Seen) -> Iterator[Judged]:
     """GT/s, each device."""
-    links = linked(s)
+    readings = link_reading.sampled(s)
+    yield from link_reading.speeds(readings)
+    yield from unseen(s, "current_link_speed", "max_link_speed")
+    links = [] if readings and not serious(s) else linked(s)
+    sampled = {r.name for r in readings}
+    links = [(p, link) for p, link in links if p.bdf not in sampled]
     slow = []
     for p, link in links:
         _, top = reach(s, p, link)
@@ -148,7 +187,7 @@ def speed(s: Seen) -> Iterator[Judged]:
             f"{len(idle)} GPUs run at {some(sorted({f'{v:g}' for _, v, _ in idle}))} GT/s: normal "
             "when idle, judged only under load",
         )
-    if not bad:
+    if links and not bad:
         yield ok("pcie", f"{len(links)} links were looked at; those of NICs and drives are fast")
 
 
@@ -156,7 +195,8 @@ def speed(s: Seen) -> Iterator[Judged]:
     "pcie.bottleneck",
     "no link on the way up is narrower than the devices below it",
     means="INFO when a link between the device and the CPU has less than `percent` % of the "
-    "device's own bandwidth; WARN when several GPUs and NICs share such a link.",
+    "device's own bandwidth; WARN when several GPUs and NICs share such a link, and when a pasted "
+    "table of paths shows devices that share an uplink slower than all of them together.",
     why="min(width x speed) over the whole path is what counts, not the endpoint. Chipset lanes "
     "and switch uplinks are shared.",
     prove="lspci -tv; lspci -vv | grep -E '^[0-9a-f]|LnkCap:|LnkSta:'",
@@ -167,6 +207,16 @@ def speed(s: Seen) -> Iterator[Judged]:
 )
 def bottleneck(s: Seen) -> Iterator[Judged]:
     """Each bridge's uplink against what hangs below."""
+    readings = link_reading.sampled(s)
+    rates = {
+        r.name: gb_s(r.reading.max_speed_gts or r.reading.speed_gts or 0, r.reading.width or 0)
+        for r in readings
+    }
+    tables = tuple(link_reading.paths(readings, rates))
+    yield from tables
+    if tables and not serious(s):
+        return
+    yield from unseen(s, "current_link_width", "max_link_width", "max_link_speed", bridges=True)
     links = linked(s)
     topology = s.snapshot.topology
     if s.snapshot.host.virtual:
@@ -214,11 +264,52 @@ def bottleneck(s: Seen) -> Iterator[Judged]:
         yield ok("pcie", f"no link above {len(links)} devices is slower than they are")
 
 
+_HARMLESS = ("UnsupReq", "AdvNonFatalErr", "UnxCmplt")
+"""Bits that enumeration and probing of absent functions leave behind."""
+
+
+def _bits(functions: list[PciFunction], live: bool) -> Iterator[Judged]:
+    """Error status bits that nobody cleared: they tell that, not when and how often."""
+    hard, soft = [], []
+    for p in functions:
+        if p.errors is None:
+            continue
+        bad = [b for b in p.errors.uncorrectable if b not in _HARMLESS]
+        mild = [b for b in p.errors.correctable if b not in _HARMLESS]
+        if bad or "FatalErr" in p.errors.device:
+            hard.append((p, bad or ["FatalErr"]))
+        elif mild:
+            soft.append((p, mild))
+    for found, name, word in ((hard, "UESta", "uncorrectable"), (soft, "CESta", "correctable")):
+        if not found:
+            continue
+        sentence = (
+            f"{some((f'{what(p)} {p.bdf}' for p, _ in found), 4)} had {word} errors "
+            f"({some(sorted({b for _, bits in found for b in bits}), 6)}) since their status was "
+            "last cleared"
+        )
+        evidence = [
+            saw(_path(p, "config"), f"{name}: " + " ".join(f"{b}+" for b in bits))
+            for p, bits in found[:4]
+        ]
+        if word == "correctable" and live:
+            yield info(some(p.bdf for p, _ in found), sentence, *evidence)
+        else:
+            yield warn(
+                some(p.bdf for p, _ in found),
+                sentence,
+                *evidence,
+                remedy="dmesg | grep -iE 'AER|PCIe Bus Error'; watch the counters: "
+                "grep . /sys/bus/pci/devices/*/aer_dev_*",
+            )
+
+
 @check(
     "pcie.aer",
     "no PCIe errors were counted",
     means="FAIL for any fatal or non-fatal error on a GPU, NIC or NVMe drive or on a bridge above "
-    "one since boot; WARN for more than `correctable` correctable ones.",
+    "one since boot; WARN for more than `correctable` correctable ones, and for error "
+    "status bits in configuration space (lspci's UESta, CESta) that nobody cleared.",
     why="Correctable errors are retries: a storm of them is the early warning before a "
     "device falls "
     "off the bus (Xid 79 follows by minutes). Non-fatal ones lost a transaction.",
@@ -236,6 +327,11 @@ def aer(s: Seen) -> Iterator[Judged]:
     topology = s.snapshot.topology
     wanted = {p.bdf for p in devices} | {b for p in devices for b in p.parents}
     told = [p for p in topology.pci if p.bdf in wanted and p.aer is not None]
+    bits = tuple(_bits([p for p in topology.pci if p.bdf in wanted], s.snapshot.live))
+    yield from bits
+    yield from unseen(s, "aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal", bridges=True)
+    if not told and bits:
+        return
     if not told:
         s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf="aer_dev")
         raise NotApplicable("the kernel counts no PCIe errors here")
@@ -262,123 +358,6 @@ def aer(s: Seen) -> Iterator[Judged]:
             )
     if not bad:
         yield ok("pcie", f"{len(told)} devices and bridges, no errors that count")
-
-
-@check(
-    "pcie.acs-redirect",
-    "peer-to-peer traffic is not redirected to the root",
-    means="FAIL when ACS request or completion redirect is on at a bridge between two GPUs, or a "
-    "GPU and a NIC, below one switch; OK when it is off. SrcValid alone redirects nothing. UNKNOWN "
-    "on a machine and in a capture, for config space is not read; lspci -vvv as root, pasted, "
-    "tells. NA in a virtual machine and where no switch is shared.",
-    why="Every peer-to-peer transfer then goes up to the root complex and the IOMMU: NCCL is slow "
-    "or hangs.",
-    prove="sudo lspci -vvv | grep -E '^[0-9a-f]|ACSCtl'",
-    mend="Disable ACS in the BIOS (or setpci -s BRIDGE ECAP_ACS+6.w=0000 at each boot) on machines "
-    "that pass no device to guests. With VFIO or SR-IOV leave it on: it is the isolation.",
-    source="PCI Express Base Specification 6.0, section 6.12 (ACS); NVIDIA NCCL user guide, "
-    "troubleshooting, PCI access control services",
-)
-def acs_redirect(s: Seen) -> Iterator[Judged]:
-    """Bridges below the nearest common one."""
-    s.devices()
-    topology = s.snapshot.topology
-    if s.snapshot.host.virtual:
-        raise NotApplicable("a virtual machine does not see the physical bridges")
-    gpus = {p.bdf for p in topology.gpus if p.computes}
-    between: set[str] = set()
-    for r in topology.relations:
-        if r.path not in (Path.PIX, Path.PXB) or not {r.a, r.b} & gpus:
-            continue
-        a, b = topology.function(r.a), topology.function(r.b)
-        if a is None or b is None or not (a.is_gpu or a.is_nic) or not (b.is_gpu or b.is_nic):
-            continue
-        common = next((x for x in a.parents if x in b.parents), None)
-        for p in (a, b):
-            for bridge in p.parents:
-                if bridge == common:
-                    break
-                between.add(bridge)
-    found = [topology.function(b) for b in sorted(between)]
-    ports = [p for p in found if p is not None]
-    if s.snapshot.pasted is not None and not gpus:
-        # Somebody pasted bridges alone: all of those that tell are asked about.
-        ports = [p for p in topology.pci if p.acs_redirect is not None]
-    if not ports:
-        raise NotApplicable("no two GPUs or NICs share a PCIe switch")
-    on = [p for p in ports if p.acs_redirect]
-    untold = [p for p in ports if p.acs_redirect is None]
-    if on:
-        yield fail(
-            f"bridge {some((p.bdf for p in on), 4)}",
-            f"ACS redirect is on at {len(on)} bridges between GPUs and NICs: peer-to-peer goes "
-            "through the root",
-            *(saw(_path(p, "config"), "ACSCtl: ReqRedir+ or CmpltRedir+") for p in on[:3]),
-            remedy="disable ACS in the BIOS; until the next boot: setpci -s BRIDGE "
-            "ECAP_ACS+6.w=0000 (not on a machine that passes devices to guests)",
-        )
-    elif untold:
-        raise Missing(
-            _path(untold[0], "config"),
-            "ACS stands in config space, which nodeagent never reads: that touches the device",
-            "on that machine: sudo lspci -vvv | nodeagentctl diagnose -",
-        )
-    else:
-        yield ok("pcie", f"ACS redirect is off at {len(ports)} bridges between GPUs and NICs")
-
-
-@check(
-    "pcie.iommu",
-    "the IOMMU lets devices through without translation",
-    means="WARN when GPUs are in translated IOMMU domains (DMA, DMA-FQ); OK when they are in "
-    "identity domains or no IOMMU is on; UNKNOWN when the domain's type is not told. INFO for "
-    "GPUs handed to vfio.",
-    why="Translation costs each DMA a lookup and breaks or slows GPUDirect and peer-to-peer.",
-    prove="grep . /sys/kernel/iommu_groups/*/type; cat /proc/cmdline",
-    mend="iommu=pt on the command line (with intel_iommu=on or amd_iommu=on as needed).",
-    source="Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups; NVIDIA GPUDirect storage "
-    "guide, IOMMU",
-)
-def iommu(s: Seen) -> Iterator[Judged]:
-    """Domain types of the GPUs' groups."""
-    s.devices()
-    gpus = [p for p in s.snapshot.topology.gpus if p.computes]
-    if not gpus:
-        raise NotApplicable("no GPU is here")
-    if s.snapshot.pasted:
-        raise NotApplicable("the input says nothing of the IOMMU")
-    grouped = [p for p in gpus if p.iommu_group is not None]
-    if not grouped:
-        yield ok("iommu", "the GPUs are in no IOMMU group: no translation")
-        return
-    passed = [p for p in grouped if (p.driver or "").startswith("vfio")]
-    mine = [p for p in grouped if p not in passed]
-    translated = []
-    for p in mine:
-        path = f"sys/kernel/iommu_groups/{p.iommu_group}/type"
-        kind = s.snapshot.texts.get(path)
-        if not kind:
-            if s.snapshot.arg("iommu") == "pt" or s.snapshot.arg("iommu.passthrough") == "1":
-                continue
-            if kind is not None:
-                raise Missing(path, "the file is empty", READ_BY_HAND)
-            raise s.gone(path, "the group does not tell its type")
-        if kind != "identity":
-            translated.append((p, path, kind))
-    if translated:
-        yield warn(
-            f"gpu {some(p.bdf for p, _, _ in translated)}",
-            f"{len(translated)} GPUs are behind a translating IOMMU ({translated[0][2]})",
-            *(saw(path, kind) for _, path, kind in translated[:2]),
-            saw(CMDLINE, f"iommu={s.snapshot.arg('iommu') or '(not given)'}"),
-            remedy="add iommu=pt to the boot arguments and reboot",
-        )
-    elif mine:
-        yield ok("iommu", f"{len(mine)} GPUs are in identity domains")
-    if passed:
-        yield info(
-            f"gpu {some(p.bdf for p in passed)}", f"{len(passed)} GPUs are handed to guests (vfio)"
-        )
 
 
 @check(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
+from nodeagent.discover.lspci_text import Details, read_details
+from nodeagent.discover.pci_config import WHOLE, describe
 from nodeagent.discover.root import Root, is_number
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
@@ -27,12 +29,18 @@ _WANTED = re.compile(
         (
             *("class", "vendor", "device", "subsystem_vendor", "subsystem_device", "numa_node"),
             *("local_cpulist", "local_cpus", "driver", "iommu_group", "physfn", "sriov_numvfs"),
+            *("sriov_totalvfs", "config"),
             *_LINK,
             *_AER,
         )
     )
 )
 _AMD_CPU = "1022"
+CONFIG = "derived/pci"
+"""`derived/pci/BDF`: what a function's configuration space says, in lspci's words."""
+ASLEEP = "Capabilities: <not read: the device sleeps>"
+_TOLD = ("02", "03", "0108", "0604", "12")
+"""Classes (their first digits) whose configuration space is looked at."""
 
 
 def read_pci(root: Root, online: CpuSet) -> tuple[PciFunction, ...]:
@@ -64,12 +72,16 @@ def _function(root: Root, name: str, online: CpuSet) -> PciFunction | None:
     parents, root_bus = _above(at)
     group = root.target(f"{at}/iommu_group") if "iommu_group" in there else None
     physfn = root.target(f"{at}/physfn") if "physfn" in there else None
+    class_code = "" if code is None else f"{code:06x}"[:4]
+    told = Details()
+    if physfn is None and class_code.startswith(_TOLD):
+        told = _config(root, at, parse_bdf(name), there)
     subsystem = None
     if "subsystem_vendor" in there and "subsystem_device" in there:
         subsystem = f"{hexadecimal('subsystem_vendor')}:{hexadecimal('subsystem_device')}"
     return PciFunction(
         bdf=parse_bdf(name),
-        class_code="" if code is None else f"{code:06x}"[:4],
+        class_code=class_code,
         vendor=vendor,
         device=device,
         numa_node=None if node is None or node < 0 else node,
@@ -77,13 +89,37 @@ def _function(root: Root, name: str, online: CpuSet) -> PciFunction | None:
         parents=parents,
         root_bus=root_bus,
         driver=root.target(f"{at}/driver") if "driver" in there else None,
-        link=_link(root, at) if there.intersection(_LINK) else None,
+        link=_link(root, at) if there.intersection(_LINK) else told.link,
         subsystem=subsystem,
         iommu_group=int(group) if group and is_number(group) else None,
         physfn=physfn if physfn and _BDF.fullmatch(physfn) else None,
         vfs=root.number(f"{at}/sriov_numvfs") if "sriov_numvfs" in there else None,
         aer=_aer(root, at) if there.issuperset(_AER) else None,
+        total_vfs=root.number(f"{at}/sriov_totalvfs") if "sriov_totalvfs" in there else None,
+        port=told.port,
+        acs=told.acs,
+        control=told.device_control,
+        bars=tuple(told.bars),
+        region_bytes=told.region,
+        errors=told.errors,
+        unseen=told.unseen,
     )
+
+
+def _config(root: Root, at: str, bdf: str, there: frozenset[str]) -> Details:
+    """What configuration space says; a recorded machine brings the text, not the bytes."""
+    text = None if root.is_live else root.text(f"{CONFIG}/{bdf}", 1 << 16)
+    if text is None and "config" in there:
+        # Reading it would wake a device that sleeps.
+        asleep = root.is_live and root.peek(f"{at}/power/runtime_status", 64) == b"suspended\n"
+        data = None if asleep else root.opaque(f"{at}/config", WHOLE)
+        text = ASLEEP if asleep else describe(data) if data is not None else None
+        if data is not None and text is None:
+            root.fail(f"{at}/config", "all ones or cut: the device does not answer")
+    if not text:
+        return Details()
+    root.note(f"{CONFIG}/{bdf}", text)
+    return read_details(text.splitlines())
 
 
 def _above(path: str) -> tuple[tuple[str, ...], str]:

@@ -161,6 +161,15 @@ class Root:
             self._keep(path, found)
         return found
 
+    def opaque(self, path: str, limit: int) -> bytes | None:
+        """The file's first bytes, or None; they are in no capture (configuration space holds
+        serial numbers)."""
+        try:
+            return self._store.read(path, limit, head=True)
+        except OSError as error:
+            self._failed(path, error, False)
+            return None
+
     def text(
         self, path: str, limit: int = LIMIT, *, expected: bool = False, quiet: bool = False
     ) -> str | None:

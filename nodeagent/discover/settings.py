@@ -191,6 +191,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("sys/module/nvidia/parameters/NVreg_EnableStreamMemOPs"),
     Setting("sys/module/pcie_aspm/parameters/policy"),
     Setting("sys/module/nvidia_peermem/version"),
+    Setting("sys/module/nvidia_fs/version"),
 )
 """Every settings file. One row more is all that a check needs to see another one."""
 

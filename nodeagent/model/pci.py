@@ -55,6 +55,63 @@ class Aer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acs:
+    """Access Control Services of one function, flags by lspci's names (SrcValid, ReqRedir, ...).
+
+    Source: PCI Express Base Specification 6.0, section 7.7.11; pciutils ls-ecaps.c cap_acs().
+    """
+
+    present: bool
+    """False: its configuration space was read and holds no such capability."""
+    able: tuple[str, ...] = ()
+    """ACSCap: what could be switched on; () also where only the control register is told."""
+    on: tuple[str, ...] = ()
+    """ACSCtl: what is switched on."""
+
+    @property
+    def redirects(self) -> bool:
+        """Whether requests or completions between peers are sent up to the root."""
+        return bool({"ReqRedir", "CmpltRedir"}.intersection(self.on))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceControl:
+    """Device Control and what it may be set to. None: not told.
+
+    Source: PCI Express Base Specification 6.0, sections 7.5.3.3 and 7.5.3.4.
+    """
+
+    max_payload_bytes: int | None = None
+    max_payload_able_bytes: int | None = None
+    max_read_request_bytes: int | None = None
+    relaxed_ordering: bool | None = None
+    extended_tag: bool | None = None
+    completion_timeout: str | None = None
+    """Range as lspci prints it, "50us to 50ms"; "off" when it is disabled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizableBar:
+    """A base address register that can be resized. Source: PCI Express Base Specification 6.0,
+    section 7.8.6."""
+
+    index: int
+    size_bytes: int
+    able_bytes: tuple[int, ...]
+    """Sizes that the device supports, ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBits:
+    """Error status bits that are set, by lspci's names; they stay until somebody clears them."""
+
+    uncorrectable: tuple[str, ...] = ()
+    correctable: tuple[str, ...] = ()
+    device: tuple[str, ...] = ()
+    """Device Status: CorrErr, NonFatalErr, FatalErr, UnsupReq."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PciFunction:
     """One PCI function. `class_code` is four hex digits (0302 = 3D controller).
 
@@ -83,9 +140,20 @@ class PciFunction:
     vfs: int | None = None
     """SR-IOV virtual functions switched on; None: not a physical function of that kind."""
     aer: Aer | None = None
-    acs_redirect: bool | None = None
-    """Whether ACS request/completion redirect is on (bridges). None: not told; config space is not
-    read, only a pasted `lspci -vvv` tells."""
+    total_vfs: int | None = None
+    """SR-IOV virtual functions it could have."""
+    port: str | None = None
+    """PCIe type as lspci prints it: Endpoint, Root Port, Upstream Port, Downstream Port, ..."""
+    acs: Acs | None = None
+    """None: not told (configuration space needs root)."""
+    control: DeviceControl | None = None
+    bars: tuple[ResizableBar, ...] = ()
+    region_bytes: int | None = None
+    """Its largest memory region; None: not told."""
+    errors: ErrorBits | None = None
+    unseen: str | None = None
+    """Why its configuration space was seen in part only ("access denied"); None: it was seen, or
+    nobody looked."""
 
     @property
     def is_gpu(self) -> bool:

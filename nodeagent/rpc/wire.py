@@ -24,7 +24,15 @@ from nodeagent.model.event import Event, Severity
 from nodeagent.model.feed import FeedLoss, FeedStatus, ReaderMode, ReaderStatus, RingStatus
 from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.histogram import Histogram
-from nodeagent.model.pci import Aer, Link, PciFunction
+from nodeagent.model.pci import (
+    Acs,
+    Aer,
+    DeviceControl,
+    ErrorBits,
+    Link,
+    PciFunction,
+    ResizableBar,
+)
 from nodeagent.model.placement import Held, Match, Placed, Placement, Refused, Sharing, ThreadState
 from nodeagent.model.probe import Capability, ProbeStatus, ThreadDelay
 from nodeagent.model.snapshot import Host
@@ -48,7 +56,8 @@ Message = Any
 """A generated protobuf message."""
 
 TRAVELS: tuple[type, ...] = (
-    Evidence, Finding, Event, Histogram, Link, Aer, PciFunction, Hugepages, NumaNode, Package,
+    Evidence, Finding, Event, Histogram, Link, Aer, Acs, DeviceControl, ResizableBar,
+    ErrorBits, PciFunction, Hugepages, NumaNode, Package,
     Cache, PeerLink, Relation, Isolation, Topology, Host, ThreadState, Match, Placed, Refused,
     Placement,
     Held, Capability, ThreadDelay, ProbeStatus, ReaderStatus, RingStatus, FeedLoss, FeedStatus,

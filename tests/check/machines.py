@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.pci import Aer, Link, PciFunction
+from nodeagent.model.pci import Acs, Aer, Link, PciFunction
 from nodeagent.model.snapshot import GpuFacts, Host, Irq, NicFacts, Nvml, Snapshot, Unread
 from nodeagent.model.topology import (
     Cache,
@@ -82,7 +82,7 @@ def function(bdf: str, class_code: str, vendor: str, node: int | None, **more: A
 
 
 def port(bdf: str, node: int | None) -> PciFunction:
-    return function(bdf, "0604", "8086", node, parents=(), driver="pcieport", acs_redirect=False)
+    return function(bdf, "0604", "8086", node, parents=(), driver="pcieport", acs=Acs(present=True))
 
 
 def healthy() -> Snapshot:

@@ -16,7 +16,7 @@ from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
 from nodeagent.model.pasted import Pasted
-from nodeagent.model.pci import Aer, Link
+from nodeagent.model.pci import Acs, Aer, Link
 from nodeagent.model.snapshot import GpuFacts, Irq, NicFacts, Nvml, Snapshot
 from nodeagent.model.topology import (
     Cache,
@@ -34,6 +34,7 @@ from tests.check import (
     cases_host_tools,
     cases_jitter,
     cases_machine,
+    cases_pcie,
 )
 from tests.check.machines import (
     CPU,
@@ -101,7 +102,9 @@ def switch(redirect: bool | None) -> Snapshot:
             dataclasses.replace(
                 port(f"0000:12:0{i}.0", 0),
                 parents=("0000:11:00.0", "0000:10:00.0"),
-                acs_redirect=redirect,
+                acs=None
+                if redirect is None
+                else Acs(present=True, on=("SrcValid", "ReqRedir") if redirect else ()),
             )
             for i in (1, 2)
         ),
@@ -709,6 +712,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
     for name, machine, verdict in rows
 ]  # fmt: skip
 CASES += [(c, *row) for c, rows in cases_discover.CASES.items() for row in rows]
+CASES += [(c, n, s, v) for c, rows in cases_pcie.CASES.items() for n, s, v in rows]
 LOUDEST = (V.REFUSE, V.FAIL, V.WARN, V.UNKNOWN, V.INFO, V.OK, V.NA)
 
 
@@ -744,6 +748,8 @@ def test_each_check_is_tried_on_every_side() -> None:
     only_tell |= cases_host_tools.ONLY_TELL
     always_see |= cases_jitter.ALWAYS_SEE
     only_tell |= cases_machine.ONLY_TELL | cases_gpu_tools.ONLY_TELL | cases_jitter.ONLY_TELL
+    always_see |= cases_pcie.ALWAYS_SEE
+    only_tell |= cases_pcie.ONLY_TELL
     always_apply |= cases_machine.ALWAYS_APPLY
     for check_id in BY_ID.keys() - cases_machine.ASKED:
         tried = {v for c, _, _, v in CASES if c == check_id}
@@ -794,7 +800,7 @@ FUNCTIONS = st.builds(
     driver=st.sampled_from([None, "nvidia", "vfio-pci"]),
     local_cpus=st.one_of(st.none(), SETS),
     iommu_group=MAYBE,
-    acs_redirect=st.sampled_from([None, True, False]),
+    acs=st.sampled_from([None, Acs(present=False), Acs(present=True, on=("ReqRedir",))]),
     aer=st.one_of(st.none(), st.builds(Aer, correctable=MAYBE.map(lambda n: n or 0),
                                        nonfatal=st.integers(0, 1), fatal=st.integers(0, 1))),
 )  # fmt: skip

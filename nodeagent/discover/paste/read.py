@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nodeagent.discover import pci
 from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
 from nodeagent.discover.paste.environ import read_environ
+from nodeagent.discover.paste.gds import read_device_paths, read_gds, read_iommu_log
 from nodeagent.discover.paste.gpu_csv import read_gpu_csv
 from nodeagent.discover.paste.gpu_stack import read_gpu_stack
 from nodeagent.discover.paste.host_tools import read_host_tools
@@ -22,6 +23,7 @@ from nodeagent.discover.paste.nccl import read_nccl, relation_facts
 from nodeagent.discover.paste.nvml_json import read_nvml_json
 from nodeagent.discover.paste.part import Part, Text, clean, cpulist_or_none
 from nodeagent.discover.paste.pcie_lines import read_pcie_lines
+from nodeagent.discover.paste.pcie_tables import read_pcie_tables
 from nodeagent.discover.paste.rdma import read_rdma
 from nodeagent.discover.paste.rocm import read_rocm
 from nodeagent.discover.paste.smi_links import read_peers, read_smi_list
@@ -123,7 +125,11 @@ def _parts(text: Text) -> Iterator[Part]:
     values = read_values(body, text.name)
     found = (
         rocm if rocm is not None else read_matrix(body),
-        read_lspci(body),
+        read_lspci(body, text.name),
+        read_pcie_tables(body, text.name),
+        read_gds(body, text.name),
+        read_device_paths(body, text.name),
+        read_iommu_log(body, text.name),
         read_lscpu(body),
         read_numactl(body),
         *(read(body, text.name) for read in _REPORTS),
@@ -228,8 +234,20 @@ def _functions(base: Snapshot, parts: Sequence[tuple[Text, Part]]) -> tuple[PciF
     found = {p.bdf: p for p in base.topology.pci}
     for _, part in parts:
         for function in part.functions:
-            found.setdefault(function.bdf, function)
+            known = found.get(function.bdf)
+            found[function.bdf] = function if known is None else _both(known, function)
     return tuple(found[bdf] for bdf in sorted(found))
+
+
+def _both(first: PciFunction, second: PciFunction) -> PciFunction:
+    """What two texts say of one function: the first one wins, the second fills its gaps."""
+    empty: tuple[object, ...] = (None, "", ())
+    gaps = {
+        f.name: getattr(second, f.name)
+        for f in dataclasses.fields(PciFunction)
+        if getattr(first, f.name) in empty and getattr(second, f.name) not in empty
+    }
+    return dataclasses.replace(first, **gaps) if gaps else first
 
 
 def _events(
