@@ -14,7 +14,7 @@ import msgspec
 
 from nodeagent.discover.pci import Links, normal_bdf
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.snapshot import GpuFacts, Nvml, Unread
+from nodeagent.model.snapshot import GpuFacts, MigInstance, Nvml, Unread
 from nodeagent.model.topology import PeerLink
 
 DEADLINE_S = 5.0
@@ -122,6 +122,15 @@ class _NvLink(msgspec.Struct):
     switch: bool
 
 
+class _Mig(msgspec.Struct):
+    index: int
+    uuid: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory: int | None = None
+    slices: int | None = None
+
+
 class _Gpu(msgspec.Struct):
     index: int
     bdf: str | None = None
@@ -132,6 +141,7 @@ class _Gpu(msgspec.Struct):
     numa_node: int | None = None
     cpus: list[int] | None = None
     mig: bool | None = None
+    mig_instances: list[_Mig] = []
     links: list[_NvLink] = []
 
 
@@ -169,6 +179,17 @@ def decode(raw: str) -> GpuReading:
                 cpu_affinity=CpuSet.of(gpu.cpus) if gpu.cpus is not None else None,
                 memory_total_bytes=gpu.memory,
                 mig=gpu.mig,
+                mig_instances=tuple(
+                    MigInstance(
+                        index=m.index,
+                        uuid=m.uuid,
+                        gpu_instance=m.gpu_instance,
+                        compute_instance=m.compute_instance,
+                        memory_bytes=m.memory,
+                        slices=m.slices,
+                    )
+                    for m in gpu.mig_instances
+                ),
                 error=gpu.error,
             )
         )

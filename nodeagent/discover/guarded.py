@@ -34,7 +34,7 @@ HARDWARE = re.compile(
     r"(?:current|max)_link_(?:speed|width)|config|vpd|resource\d_resize"
     r"|net/[^/]+/(?:speed|duplex|carrier)"
     r"|ports/\d+/(?:state|phys_state|rate)"
-    r"|hwmon/.+|gpu_busy_percent|mem_busy_percent|pp_\w+)"
+    r"|current_(?:compute|memory)_partition|hwmon/.+|gpu_busy_percent|mem_busy_percent|pp_\w+)"
     r"|sys/class/net/[^/]+/(?:speed|duplex|carrier)"
 )
 """Files whose reading asks the device. Source: Linux drivers/pci/pci-sysfs.c (config space),

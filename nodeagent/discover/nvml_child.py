@@ -16,6 +16,8 @@ LIBRARY = "libnvidia-ml.so.1"
 MAX_GPUS = 256
 MAX_NVLINKS = 36
 """NVML_NVLINK_MAX_LINKS."""
+MAX_MIG = 16
+"""Slots of MIG devices asked for; a GPU has seven."""
 CPU_WORDS = 64
 """64-bit words of a CPU mask: 4,096 CPUs."""
 SWITCH = 2
@@ -84,7 +86,30 @@ def gpu(lib: Any, index: int) -> dict[str, Any]:
         found["cpus"] = [64 * i + b for i, w in enumerate(words) for b in range(64) if w >> b & 1]
     mig = _maybe(lib, lib.nvmlDeviceGetMigMode, handle)
     found["mig"] = None if mig is None else bool(mig[0])
+    if found["mig"]:
+        found["mig_instances"] = mig_instances(lib, handle)
     found["links"] = links(lib, handle)
+    return found
+
+
+def mig_instances(lib: Any, handle: Any) -> list[dict[str, Any]]:
+    """The MIG devices of a GPU: slots that are empty answer "not found"."""
+    found = []
+    for slot in range(min(_maybe(lib, lib.nvmlDeviceGetMaxMigDeviceCount, handle) or 0, MAX_MIG)):
+        device = _maybe(lib, lib.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
+        if device is None:
+            continue
+        shape = _maybe(lib, lib.nvmlDeviceGetAttributes_v2, device)
+        found.append(
+            {
+                "index": slot,
+                "uuid": _maybe(lib, lib.nvmlDeviceGetUUID, device),
+                "gpu_instance": _maybe(lib, lib.nvmlDeviceGetGpuInstanceId, device),
+                "compute_instance": _maybe(lib, lib.nvmlDeviceGetComputeInstanceId, device),
+                "memory": None if shape is None else shape.memorySizeMB << 20,
+                "slices": None if shape is None else shape.gpuInstanceSliceCount,
+            }
+        )
     return found
 
 

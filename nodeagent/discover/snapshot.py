@@ -130,6 +130,8 @@ def _amd_gpus(root: Root, functions: tuple[PciFunction, ...], first: int) -> tup
                 GpuFacts(
                     bdf=function.bdf,
                     index=first + len(found),
+                    name=root.text(f"{pci.DEVICES}/{function.bdf}/product_name", 256, quiet=True)
+                    or None,
                     numa_node=function.numa_node,
                     cpu_affinity=function.local_cpus,
                     memory_total_bytes=memory,

@@ -60,6 +60,11 @@ def test_two_gpus_with_their_links(ask: Ask) -> None:
     assert (first.numa_node, second.numa_node) == (0, 1)
     assert second.cpu_affinity == CpuSet.parse("64-71")
     assert (first.mig, second.mig) == (False, True)
+    (part,) = second.mig_instances
+    assert first.mig_instances == ()
+    assert part.uuid is not None and part.uuid.startswith("MIG-")
+    assert (part.index, part.gpu_instance, part.compute_instance) == (2, 9, 0)
+    assert (part.memory_bytes, part.slices) == (9856 << 20, 1)
     assert reading.links == {frozenset((FIRST, SECOND)): (PeerLink(type="nvlink", count=12),)}
 
 

@@ -8,12 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
 enum { GPUS = 2, LINKS = 12, NODE_OF_FIRST = 0 };
 
 typedef int status_t;
 typedef const struct gpu { unsigned index; const char *bus_id; } *gpu_t;
 static const struct gpu gpus[GPUS] = {{0, "00000000:3B:00.0"}, {1, "00000000:AF:00.0"}};
+static const struct gpu part = {1, "00000000:AF:00.0"}; /* the one MIG device, of GPU 1, in slot 2 */
 
 typedef struct {
   char legacy[16];
@@ -62,6 +63,7 @@ status_t nvmlDeviceGetMemoryInfo(gpu_t gpu, memory_t *out) {
 }
 status_t nvmlDeviceGetName(gpu_t gpu, char *out, unsigned size) { (void)gpu; return put(out, size, "Test GPU 80GB"); }
 status_t nvmlDeviceGetUUID(gpu_t gpu, char *out, unsigned size) {
+  if (gpu == &part) return put(out, size, "MIG-00000000-0000-4000-8000-000000000002");
   return put(out, size, gpu->index ? "GPU-00000000-0000-4000-8000-000000000001" : "GPU-00000000-0000-4000-8000-000000000000");
 }
 status_t nvmlDeviceGetNumaNodeId(gpu_t gpu, int *out) { *out = NODE_OF_FIRST + (int)gpu->index; return optional(); }
@@ -72,6 +74,21 @@ status_t nvmlDeviceGetCpuAffinityWithinScope(gpu_t gpu, unsigned words, unsigned
   return optional();
 }
 status_t nvmlDeviceGetMigMode(gpu_t gpu, unsigned *now, unsigned *pending) { *now = *pending = gpu->index; return optional(); }
+typedef struct {
+  unsigned multiprocessors, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices;
+  unsigned long long memory_mb;
+} attributes_t;
+status_t nvmlDeviceGetMaxMigDeviceCount(gpu_t gpu, unsigned *out) { (void)gpu; *out = 7; return optional(); }
+status_t nvmlDeviceGetMigDeviceHandleByIndex(gpu_t gpu, unsigned slot, gpu_t *out) {
+  *out = &part;
+  return gpu->index == 1 && slot == 2 ? SUCCESS : NOT_FOUND;
+}
+status_t nvmlDeviceGetGpuInstanceId(gpu_t gpu, unsigned *out) { *out = 9; return gpu == &part ? SUCCESS : INVALID_ARGUMENT; }
+status_t nvmlDeviceGetComputeInstanceId(gpu_t gpu, unsigned *out) { *out = 0; return gpu == &part ? SUCCESS : INVALID_ARGUMENT; }
+status_t nvmlDeviceGetAttributes_v2(gpu_t gpu, attributes_t *out) {
+  *out = (attributes_t){.multiprocessors = 16, .gpu_slices = 1, .compute_slices = 1, .memory_mb = 9856};
+  return gpu == &part ? SUCCESS : NOT_SUPPORTED;
+}
 status_t nvmlDeviceGetNvLinkState(gpu_t gpu, unsigned link, unsigned *out) {
   (void)gpu;
   if (link >= LINKS) return INVALID_ARGUMENT;
