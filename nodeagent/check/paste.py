@@ -10,6 +10,7 @@ from nodeagent.check.record import (
     NotApplicable,
     Seen,
     check,
+    info,
     ok,
     some,
     unknown,
@@ -78,7 +79,8 @@ def damaged(s: Seen) -> Iterator[Judged]:
 @check(
     "paste.recognised",
     "every pasted file is of a kind that is understood",
-    means="UNKNOWN for files that are not understood, and when no check applies to what is there.",
+    means="UNKNOWN for files that are not understood, and when no check applies to what is there. "
+    "INFO for single blocks of a report that are not.",
     why="Silence about a file must not read as approval of what it holds.",
     prove="nodeagentctl diagnose --help lists the kinds.",
     mend="Paste the output of the named tools, or kernel files as `path: value` lines.",
@@ -96,6 +98,13 @@ def recognised(s: Seen) -> Iterator[Judged]:
         )
     else:
         yield ok("input", f"understood: {some(p.kinds)}")
+    if p.skipped:
+        yield info(
+            "input",
+            f"{len(p.skipped)} blocks of the report were not understood and not judged: "
+            f"{some(p.skipped, 3)}",
+            *_said(p.skipped),
+        )
 
 
 @check(

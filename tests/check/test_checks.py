@@ -33,6 +33,7 @@ from tests.check import (
     cases_gpu_tools,
     cases_host_tools,
     cases_jitter,
+    cases_layout,
     cases_machine,
     cases_pcie,
 )
@@ -708,6 +709,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
         **cases_gpu_tools.CASES,
         **cases_host_tools.CASES,
         **cases_jitter.CASES,
+        **cases_layout.CASES,
     }.items()
     for name, machine, verdict in rows
 ]  # fmt: skip
@@ -750,6 +752,7 @@ def test_each_check_is_tried_on_every_side() -> None:
     only_tell |= cases_machine.ONLY_TELL | cases_gpu_tools.ONLY_TELL | cases_jitter.ONLY_TELL
     always_see |= cases_pcie.ALWAYS_SEE
     only_tell |= cases_pcie.ONLY_TELL
+    always_see |= cases_layout.ALWAYS_SEE
     always_apply |= cases_machine.ALWAYS_APPLY
     for check_id in BY_ID.keys() - cases_machine.ASKED:
         tried = {v for c, _, _, v in CASES if c == check_id}

@@ -5,6 +5,7 @@ Source: util-linux sys-utils/lscpu.c; numactl numactl.c hardware().
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from nodeagent.discover.paste.part import Part, cpulist_or_none
@@ -14,6 +15,9 @@ from nodeagent.model.cpuset import CpuSet
 NODE = "sys/devices/system/node"
 CPU = "sys/devices/system/cpu"
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9 ()/\-]*")
+_LISTED = re.compile(r"NUMA node\d+ CPU\(s\)|O(?:n|ff)-line CPU\(s\) list")
+_CUT = re.compile(r"[\d,-]*[,-]")
+_REST = re.compile(r"\s*[\d,-]+\s*")
 _NODE_CPUS = re.compile(r"NUMA node(\d+) CPU\(s\)")
 _NUMBERS = {
     "CPU(s)": "cpus",
@@ -21,6 +25,7 @@ _NUMBERS = {
     "Core(s) per socket": "cores_per_socket",
     "Core(s) per cluster": "cores_per_cluster",
     "Socket(s)": "sockets",
+    "CPU socket(s)": "sockets",
     "NUMA node(s)": "numa_node_count",
 }
 _STRINGS = {
@@ -37,9 +42,19 @@ def read_lscpu(text: str) -> Part | None:
     cpu: dict[str, object] = {}
     nodes: dict[int, CpuSet | None] = {}
     unclear: list[str] = []
-    for number, line in enumerate(text.split("\n"), 1):
+    repairs: list[str] = []
+    hypervisor = ""
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
         key, colon, value = line.partition(":")
         key, value = key.strip(), value.strip()
+        if key == "Hypervisor vendor" and colon:
+            hypervisor = hypervisor or value.lower()
+        if _LISTED.fullmatch(key) and _CUT.fullmatch(value):
+            rest = list(itertools.takewhile(_REST.fullmatch, lines[number:]))
+            if rest:
+                value += "".join(x.strip() for x in rest)
+                repairs.append(f"line {number}: {key} goes on over {len(rest)} more lines")
         if not colon or not _KEY.fullmatch(key):
             continue
         if node := _NODE_CPUS.fullmatch(key):
@@ -76,7 +91,16 @@ def read_lscpu(text: str) -> Part | None:
             {"id": i, "cpus": None if c is None else str(c)} for i, c in sorted(nodes.items())
         ]
     weak = {f"{CPU}/online": str(told)} if told else {}
-    return Part(kind="lscpu", facts=facts, files=files, weak=weak, unclear=tuple(unclear))
+    if hypervisor:
+        weak["sys/hypervisor/type"] = hypervisor
+    return Part(
+        kind="lscpu",
+        facts=facts,
+        files=files,
+        weak=weak,
+        unclear=tuple(unclear),
+        repairs=tuple(repairs),
+    )
 
 
 _AVAILABLE = re.compile(r"^\s*available:\s*(\d+) nodes?\s*\(([^)]*)\)")

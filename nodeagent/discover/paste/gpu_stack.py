@@ -92,6 +92,15 @@ _COUNTED = re.compile(
 )
 
 
+_ALLOWED = {
+    "Cpus_allowed_list": "Cpus_allowed_list",
+    "Mems_allowed_list": "Mems_allowed_list",
+    "physcpubind": "Cpus_allowed_list",
+    "membind": "Mems_allowed_list",
+}
+"""Keys of /proc/PID/status and of `numactl -s`."""
+
+
 def read_gpu_stack(text: str, name: str) -> Part | None:
     """Everything of that kind in a text; None when there is nothing."""
     reports: list[Report] = []
@@ -100,6 +109,8 @@ def read_gpu_stack(text: str, name: str) -> Part | None:
     switches: list[tuple[int, str]] = []
     allowed: dict[str, tuple[int, str]] = {}
     for number, raw in enumerate(text.split("\n"), 1):
+        if not raw:
+            continue
         line = raw[:2000]
         if m := _TITLE.match(line):
             unit = (m[1], number)
@@ -143,8 +154,9 @@ def read_gpu_stack(text: str, name: str) -> Part | None:
                 )
             )
         key, colon, value = line.partition(":")
-        if colon and key.strip() in ("Cpus_allowed_list", "Mems_allowed_list"):
-            allowed.setdefault(key.strip(), (number, value.strip()))
+        if colon and (what := _ALLOWED.get(key.strip())) and re.fullmatch(r"[\d,\s-]+", value):
+            separator = "," if key.strip().islower() else ""
+            allowed.setdefault(what, (number, separator.join(value.split())))
     if switches:
         reports.append(
             FabricParts(

@@ -16,7 +16,7 @@ _LINE = re.compile(
     r"Width x(\d{1,2})(?: \((\w+)\))?"
 )
 _HEAD = re.compile(
-    r"^\s*(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\s+\S", re.MULTILINE
+    r"^[ \t]*(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7][ \t]+\S", re.MULTILINE
 )
 _NAMED = re.compile(r"(?:^|[\W_])(idle|load|busy|loaded)(?:[\W_]|$)", re.IGNORECASE)
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nodeagent.discover import pci
+from nodeagent.discover.paste.cpu_table import lscpu_json, read_cpu_table
 from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
 from nodeagent.discover.paste.environ import read_environ
 from nodeagent.discover.paste.gds import read_device_paths, read_gds, read_iommu_log
 from nodeagent.discover.paste.gpu_csv import read_gpu_csv
 from nodeagent.discover.paste.gpu_stack import read_gpu_stack
 from nodeagent.discover.paste.host_tools import read_host_tools
+from nodeagent.discover.paste.hypervisor import read_hypervisor
 from nodeagent.discover.paste.jitter import read_jitter
 from nodeagent.discover.paste.kfd import kfd_facts
 from nodeagent.discover.paste.klog import fact, read_log
@@ -24,11 +26,20 @@ from nodeagent.discover.paste.nvml_json import read_nvml_json
 from nodeagent.discover.paste.part import Part, Text, clean, cpulist_or_none
 from nodeagent.discover.paste.pcie_lines import read_pcie_lines
 from nodeagent.discover.paste.pcie_tables import read_pcie_tables
+from nodeagent.discover.paste.placement_table import read_placement_table
+from nodeagent.discover.paste.plain import bare, blocks, tidy
 from nodeagent.discover.paste.rdma import read_rdma
 from nodeagent.discover.paste.rocm import read_rocm
+from nodeagent.discover.paste.slurm import read_slurm
 from nodeagent.discover.paste.smi_links import read_peers, read_smi_list
 from nodeagent.discover.paste.smi_q import read_smi_q
 from nodeagent.discover.paste.smi_table import read_smi_table
+from nodeagent.discover.paste.topology_tools import (
+    read_cpuinfo,
+    read_dmidecode,
+    read_lstopo,
+    read_numastat,
+)
 from nodeagent.discover.paste.values import read_values
 from nodeagent.discover.root import Root, is_number
 from nodeagent.discover.snapshot import read_snapshot
@@ -49,20 +60,33 @@ _NOISE = (
 """What a reader of whole machines misses in a few pasted lines: nobody asked for it."""
 
 
-_REPORTS = (
-    read_jitter,
-    read_smi_q,
-    read_smi_table,
-    read_smi_list,
-    read_peers,
-    read_gpu_csv,
-    read_gpu_stack,
-    read_rdma,
-    read_environ,
-    read_nvml_json,
-    read_pcie_lines,
-)
-"""Readers of what is no kernel file: each answers None for a text that it does not know."""
+_REPORTS = tuple(
+    (read, re.compile(gate, re.IGNORECASE))
+    for read, gate in (
+        (read_smi_q, r"NVSMI|Attached GPUs|GPU 0000"),
+        (read_smi_table, r"MiB|NVIDIA-SMI"),
+        (read_smi_list, r"GPU \d"),
+        (read_peers, r"GPU\d"),
+        (read_gpu_csv, r"gpu|pstate|pid|pcie|util|uuid|bdf|width|index"),
+        (read_gpu_stack, r"nvidia|nvml|cuda|driver|fabric|nvswitch|bridge|dcgm|/dev/|allowed_list"
+                         r"|membind|gpu is|amdgpu|rsmi|amdsmi|kernel.module|10de"),
+        (read_rdma, r"port|state|hca"),
+        (read_environ, r"(?:CUDA|NVIDIA|NCCL|RCCL|HIP|ROCR|HSA|VLLM|SGLANG|OMP|KMP|GOMP|TORCH|UCX"
+                       r"|GLOO|NVSHMEM|DEVICE)_[A-Z]"),
+        (read_nvml_json, r"numa_node|affinity|driver|uuid"),
+        (read_pcie_lines, r"Lnk"),
+        (read_cpu_table, r"\bCPU\b"),
+        (read_cpuinfo, r"processor"),
+        (read_numastat, r"numa_hit|MemTotal"),
+        (read_lstopo, r"PU L#"),
+        (read_dmidecode, r"Memory Device"),
+        (read_hypervisor, r"<cell|-numa"),
+        (read_slurm, r"name=gpu|nodename=|gres|slurm|abs_to_mac|task/affinity|mem_bind"),
+        (read_placement_table, r"placement"),
+    )
+)  # fmt: skip
+"""Readers of what is no kernel file, each with words that its text has: a reader answers None for
+a text that it does not know, and is not asked about one without any of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +101,14 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
     """Everything that the texts (and a directory tree with sys/ or proc/, `root`) say."""
     parts: list[tuple[Text, Part]] = []
     unrecognised: list[str] = []
+    skipped: list[str] = []
     for text in texts:
         found = list(_parts(text))
         parts += [(text, p) for p in found]
         if not found:
             unrecognised.append(text.name)
+        else:
+            skipped += _skipped(text)
     files, conflicts = _merged(parts)
     base = _snapshot(root, files, parts)
     kfd = kfd_facts(root) if root is not None else {}
@@ -103,6 +130,7 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
         conflicts=tuple(conflicts),
         refused=_said(parts, lambda p: (p.refused,) if p.refused else ()),
         unrecognised=tuple(unrecognised),
+        skipped=tuple(skipped),
         reports=tuple(r for _, p in parts for r in p.reports),
     )
     gpus = base.gpus or tuple(g for _, p in parts for g in p.gpus)
@@ -114,14 +142,17 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
 
 def _parts(text: Text) -> Iterator[Part]:
     """Every reading of one text: a whole report (vLLM's collect_env) holds several kinds."""
-    body = clean(text.text)
-    nccl = read_nccl(body)
+    tidied = tidy(clean(text.text))
+    nccl = read_nccl(tidied)
     if nccl is not None:
         yield nccl
         return
-    rocm = read_rocm(body)
     is_log = _LOG_NAME.search(text.name.rpartition("/")[2]) is not None
-    log = read_log(body, text.name, is_log=is_log)
+    log = read_log(tidied, text.name, is_log=is_log)
+    body = bare(tidied)
+    if (listed := lscpu_json(body)) is not None:
+        body = listed
+    rocm = read_rocm(body)
     values = read_values(body, text.name)
     found = (
         rocm if rocm is not None else read_matrix(body),
@@ -129,17 +160,39 @@ def _parts(text: Text) -> Iterator[Part]:
         read_pcie_tables(body, text.name),
         read_gds(body, text.name),
         read_device_paths(body, text.name),
-        read_iommu_log(body, text.name),
+        read_iommu_log(tidied, text.name),
         read_lscpu(body),
         read_numactl(body),
-        *(read(body, text.name) for read in _REPORTS),
+        *(read(body, text.name) for read, gate in _REPORTS if gate.search(body)),
+        read_jitter(tidied, text.name),
         log,
         values,
     )
     for part in found:
         if part is not None:
             yield part
-    yield from read_host_tools(body, text.name)
+    # These know the prefixes of their own logs.
+    yield from read_host_tools(tidied, text.name)
+
+
+MAX_BLOCKS = 100
+MAX_BLOCK = 256 << 10
+
+
+def _skipped(text: Text) -> Iterator[str]:
+    """The fenced blocks of a report that no reader knows, with their lines."""
+    for count, (line, title, block) in enumerate(blocks(text.text)):
+        if count >= MAX_BLOCKS:
+            return
+        if not block.strip() or len(block) > MAX_BLOCK:
+            continue
+        if next(_parts(Text(name=text.name, text=block)), None) is None:
+            words = (title or block.strip().partition("\n")[0])[:60]
+            yield f"{text.name}: line {line}: {words}"
+
+
+_CHANGES = ("/meminfo", "/numastat", "proc/interrupts", "proc/cpuinfo", "cpu.stat", ".pressure")
+"""What differs from one moment to the next: two samples do not contradict each other."""
 
 
 def _merged(parts: Sequence[tuple[Text, Part]]) -> tuple[dict[str, str], list[str]]:
@@ -151,7 +204,7 @@ def _merged(parts: Sequence[tuple[Text, Part]]) -> tuple[dict[str, str], list[st
         for path, value in part.files.items():
             if path not in files:
                 files[path], source[path] = value, text.name
-            elif files[path].split() != value.split():
+            elif files[path].split() != value.split() and not path.endswith(_CHANGES):
                 conflicts.append(
                     f"/{path}: {source[path]} says {files[path][:60]!r}, "
                     f"{text.name} says {value[:60]!r}"

@@ -24,14 +24,14 @@ _INNER = frozenset(
         "channel repair pending", "tpc repair pending",
     }
 )  # fmt: skip
-_LOG = re.compile(r"NVSMI LOG|^\s*Attached GPUs\s*:", re.MULTILINE)
+_LOG = re.compile(r"NVSMI LOG|^[ \t]*Attached GPUs[ \t]*:", re.MULTILINE)
 MAX_GPUS = 1024
 
 
 def read_smi_q(text: str, name: str) -> Part | None:
     """The GPUs of a log; None when the text holds none."""
     if not _LOG.search(text) and not re.search(
-        r"^\s*GPU [0-9a-fA-F]{8}:[0-9a-fA-F]{2}:", text, re.MULTILINE
+        r"^[ \t]*GPU [0-9a-fA-F]{8}:[0-9a-fA-F]{2}:", text, re.MULTILINE
     ):
         return None
     reports: list[Report] = []

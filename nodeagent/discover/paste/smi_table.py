@@ -41,6 +41,8 @@ def read_smi_table(text: str, name: str) -> Part | None:
     processes: dict[int, list[GpuProcess]] = {}
     none = listed = False
     for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
         if "|" not in line[:4]:
             # Markdown and chat programs sometimes take the frame's first bar away.
             line = "|" + line
