@@ -15,6 +15,8 @@ MAX_LINE = 20_000
 _SPACES = str.maketrans({"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u200b": "", "\u2060": "",
                          "\ufeff": "", "\u00ad": ""})  # fmt: skip
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|nbsp|#39|#x27|apos);")
+_RUN = re.compile(r"[ \t]{1000,}")
+"""Longer than any tool's table is wide: patterns would try such a run again and again."""
 _QUOTE = re.compile(r"^[ \t]{0,3}(?:>[ \t]?)+")
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})[\w+.{}-]*\s*$")
 _TAG = re.compile(r"^\s*</?(?:details|summary|pre|code|br|p|div|b)\b[^<>]{0,60}>\s*", re.IGNORECASE)
@@ -37,7 +39,7 @@ MAX_PREFIXES = 4
 
 def tidy(text: str) -> str:
     """Without quotation marks, code fences, tags and entities: what a log reader gets too."""
-    text = text.translate(_SPACES)
+    text = _RUN.sub("        ", text.translate(_SPACES))
     if _ENTITY.search(text):
         text = html.unescape(text).translate(_SPACES)
     lines = text.split("\n")
