@@ -125,7 +125,7 @@ def kernel_config(s: Seen) -> Iterator[Judged]:
             "debugging kernel",
             f"the kernel was built for debugging: {some(slow)}",
             *(saw(source, f"{o}=y") for o in slow[:3]),
-            remedy="boot the distribution's production kernel",
+            remedy="uname -r; boot the distribution's production kernel",
         )
     if not bad:
         yield ok("kernel", "the kernel has what the isolation arguments need", saw(source, "=y"))

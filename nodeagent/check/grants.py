@@ -303,7 +303,8 @@ def container(s: Seen) -> Iterator[Judged]:
                 c.name,
                 f"{c.name} is not Guaranteed with whole CPUs: it gets no CPUs of its own",
                 saw(c.source, "resources"),
-                remedy="set limits equal to requests for cpu (a whole number) and memory",
+                remedy="kubectl set resources deploy/NAME --requests=cpu=N,memory=M "
+                "--limits=cpu=N,memory=M",
             )
         if c.cpus and c.mems and nodes:
             on = CpuSet.of(n for n, cpus in nodes.items() if cpus & c.cpus)

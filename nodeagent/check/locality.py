@@ -216,7 +216,7 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
     "spread harmless.",
     why="A tensor-parallel group that spans sockets runs at the pace of its farthest member, and "
     "one rank is always last.",
-    prove="nvidia-smi topo -m (or rocm-smi --showtopo)",
+    prove="nvidia-smi topo -m; rocm-smi --showtopo",
     mend="Choose groups inside one node (CUDA_VISIBLE_DEVICES), or move a card.",
     source="nvidia-smi topo -h; NCCL user guide, NCCL_P2P_LEVEL",
 )

@@ -165,7 +165,7 @@ def loss(s: Seen) -> Iterator[Judged]:
             total = max((v for k, v in values.items() if k not in lost), default=0)
             yield _lost(s, row.name or "ring", "in the ring: the reader was lapped",
                         max(lost.values()), total, lost, row.source,
-                        "a faster reader, or a larger ring; pin the reader")  # fmt: skip
+                        "taskset -pc CPU PID  (pin the reader); a larger ring")  # fmt: skip
     if not bad:
         yield ok("packets", f"{len(rows)} sets of counters show no loss")
 
@@ -233,7 +233,7 @@ def nic_driver(s: Seen) -> Iterator[Judged]:
                 who,
                 f"driver {row.driver} has no AF_XDP zero-copy: sockets run in copy mode",
                 evidence,
-                remedy="use recvmmsg or AF_PACKET on it, or a NIC with ice, i40e, mlx5_core",
+                remedy="ethtool -i NIC  (ice, i40e, mlx5_core can); recvmmsg or AF_PACKET on it",
             )
         else:
             yield ok(who, f"driver {row.driver} can do zero-copy", evidence)

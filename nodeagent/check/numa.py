@@ -135,7 +135,8 @@ def no_whole_node(s: Seen) -> Iterator[Judged]:
     "nodes with CPUs have alike memory",
     means="WARN when a node with CPUs has less than `percent` % of the largest one's memory and "
     "lacks at least `gib` GiB of it: that is a DIMM or more, while kernels and firmware keep a few "
-    "GiB for themselves. Each such node is named. INFO in a virtual machine.",
+    "GiB for themselves. Each such node is named. INFO in a virtual "
+    "machine or partition.",
     why="A missing or dead DIMM takes its channel's bandwidth from its node and lets allocations "
     "spill to the other one.",
     prove="grep MemTotal /sys/devices/system/node/node*/meminfo; dmidecode -t memory",
@@ -167,7 +168,10 @@ def uneven(s: Seen) -> Iterator[Judged]:
         sizes = some((f"node {n.id} has {mib(n.memory_bytes or 0)}" for n in low), 6)
         subject = f"node {some(n.id for n in low)}"
         most = f"node {largest.id} has {mib(large)}"
-        if s.snapshot.host.virtual:
+        # Partitions of a POWER or mainframe host get what they are given, and name no vendor.
+        half = (smallest.memory_bytes or 0) * 100 < large * 60
+        given = s.snapshot.pasted is None and s.snapshot.host.cpu_vendor is None and not half
+        if s.snapshot.host.virtual or given:
             yield info(subject, f"{sizes}, {most}", *evidence)
         else:
             yield warn(

@@ -416,7 +416,7 @@ def spread(s: Seen) -> Iterator[Judged]:
     means="WARN when a figure after the change is worse by more than `percent` %.",
     why="Too few CPUs for threads that spin, or a core shared with another one, cost more than "
     "locality brings.",
-    prove="Measure again, alternating with and without, at the same load.",
+    prove="taskset -pc PID",
     mend="Take the binding back, or give each spinning thread a core of its own; then measure.",
     source="nodeagent design, placement: before and after",
     bounds={"percent": 5},

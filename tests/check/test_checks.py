@@ -24,6 +24,7 @@ from nodeagent.model.topology import (
     Isolation,
     NodeKind,
     NumaNode,
+    Package,
     Path,
     Relation,
     Topology,
@@ -812,6 +813,7 @@ NODES = st.builds(
     id=st.integers(0, 3),
     cpus=SETS,
     memory_bytes=st.sampled_from([None, 0, GIB, 256 * GIB]),
+    memory_available_bytes=st.sampled_from([None, 0, GIB]),
     distances=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=4).map(tuple),
     kind=st.sampled_from(list(NodeKind)),
     hugepages=st.lists(
@@ -826,7 +828,7 @@ TOPOLOGIES = st.builds(
     Topology,
     online=SETS, possible=SETS, present=SETS,
     smt_siblings=st.lists(st.tuples(st.integers(0, 20), SETS.filter(bool)), max_size=4).map(tuple),
-    packages=st.just(H.topology.packages),
+    packages=st.lists(st.builds(Package, id=st.integers(-1, 2), cpus=SETS), max_size=3).map(tuple),
     nodes=st.lists(NODES, max_size=3).map(tuple),
     caches=st.lists(st.builds(Cache, level=st.just(3), type=st.just("Unified"),
                               size_bytes=st.none(), cpus=SETS), max_size=3).map(tuple),
@@ -849,6 +851,7 @@ MATRICES = st.builds(
         st.sampled_from(["NV4", "PIX", "PXB", "PHB", "NODE", "SYS", "XGMI", "?"]),
     ),
     numa_affinity=st.dictionaries(st.sampled_from(["GPU0", "GPU1"]), st.one_of(st.none(), SETS)),
+    cpu_affinity=st.dictionaries(st.sampled_from(["GPU0", "GPU1"]), st.one_of(st.none(), SETS)),
 )
 LINES = st.lists(
     st.sampled_from(["isolcpus=2-3", "isolcpus=domain,N", "nohz_full=4-N", "nohz_full=x",
@@ -856,8 +859,8 @@ LINES = st.lists(
                      "hugepagesz=1G", "hugepages=7", "idle=poll", "isolcpus="]),
     max_size=5,
 ).map(" ".join)  # fmt: skip
-PATHS = sorted({*H.texts, *Q.texts, "sys/fs/cgroup/a/cpu.stat", "sys/fs/cgroup/a/cpu.max",
-                "sys/fs/cgroup/a/cpuset.cpus.partition"})  # fmt: skip
+PATHS = sorted({p for _, _, s, _ in CASES for p in s.texts})
+"""Every file that some check is tried with."""
 
 
 @given(
@@ -865,7 +868,7 @@ PATHS = sorted({*H.texts, *Q.texts, "sys/fs/cgroup/a/cpu.stat", "sys/fs/cgroup/a
     irqs=st.lists(IRQS, max_size=3).map(tuple),
     matrix=st.one_of(st.none(), MATRICES),
     line=LINES,
-    texts=st.dictionaries(st.sampled_from(PATHS), TEXT, max_size=12),
+    texts=st.dictionaries(st.sampled_from(PATHS), TEXT, max_size=30),
     lost=st.lists(st.sampled_from(PATHS), max_size=3),
     flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     virtual=st.sampled_from([None, "kvm", "unknown"]),

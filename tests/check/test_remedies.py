@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +22,7 @@ from tests.check.test_checks import CASES
 from tests.hosts.generate import MACHINES
 
 PROGRAMS = (
+    r"apt-get|bpftool|chronyc|command|dpdk-devbind.py|for|ip|ipcrm|nvidia-ctk|ptp4l|tcpdump|"
     r"nvidia-bug-report.sh|less|awk|cat|chrt|cpupower|curl|dmesg|dmidecode|docker|df|du|echo|edac-util|end|"
     r"ethtool|export|find|free|fuser|grep|ibstat|ibv_devinfo|ipmitool|irqbalance|jq|"
     r"journalctl|kill|kubectl|lscpu|lsof|lspci|lstopo|ls|mdadm|migratepages|mlc|"
@@ -109,6 +112,21 @@ def test_proofs_are_commands() -> None:
     """`explain` shows what a person runs to see the same: its first word is a program."""
     vague = [c.id for c in CHECKS if not c.id.startswith("paste.") and not pasteable(c.prove)]
     assert vague == []
+
+
+def test_proofs_are_what_a_shell_reads() -> None:
+    """Not only look like commands: bash parses each as it stands."""
+    shell = shutil.which("bash")
+    assert shell is not None
+    wrong = {}
+    for c in CHECKS:
+        if c.id.startswith("paste."):
+            continue
+        text = c.prove if not c.prove.endswith(".") else c.prove[:-1]
+        done = subprocess.run([shell, "-n", "-c", text], capture_output=True, text=True)
+        if done.returncode:
+            wrong[c.id] = done.stderr
+    assert wrong == {}
 
 
 def test_huge_pages_are_judged_against_a_policy_s_need() -> None:
