@@ -52,9 +52,10 @@ _UNKNOWN = re.compile(r'Unknown kernel command line parameters "([^"]*)"')
 _NO_NOHZ = re.compile(r"nohz unsupported|Build with CONFIG_NO_HZ_FULL|NO_HZ_FULL.*not")
 
 _TSC = re.compile(
-    r"Marking TSC unstable|Marking clocksource '?\"?tsc'?\"? as unstable|TSC (?:synchronization|"
-    r"unstable)|Fast TSC calibration failed|tsc: .*unstable"
+    r"Marking TSC unstable|Marking clocksource '?\"?tsc'?\"? as unstable|TSC unstable|"
+    r"TSC synchronization (?!.*passed)|tsc: .*unstable"
 )
+"""A quick calibration that failed is none of these: the kernel then takes a slower clock for it."""
 _NOBODY = re.compile(r"irq (\d+): nobody cared|Disabling IRQ #(\d+)")
 
 

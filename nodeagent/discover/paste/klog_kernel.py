@@ -122,7 +122,7 @@ OOM = Topic(
         rule(
             "oom",
             # mm/percpu.c lists the CPUs of its groups in the same columns, at every boot.
-            r"^(?!.*pcpu-alloc: ).*?\[ *(?P<pid>\d+)\](?: +\d+){5,9} +-?\d+ +\S",
+            r"\A(?!.*pcpu-alloc: ).*?\[ *(?P<pid>\d+)\](?: +\d+){5,9} +-?\d+ +\S",
             details=groups,
         ),
         rule("oom", r"\bMem-Info:\s*$"),
