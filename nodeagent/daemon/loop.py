@@ -34,6 +34,7 @@ from nodeagent.daemon.state import (
     Reading,
     Seen,
     State,
+    Wanted,
     due_ns,
     to_keep,
 )
@@ -243,9 +244,9 @@ class Loop:
         if self._doors.host is not None:
             said = f"recorded machine {self._doors.host}: {decisions.sentence}"
             decisions = replace(decisions, sentence=said)
-        # Before it is acted upon: a daemon killed meanwhile must not correct a second time.
-        self._memory.write(to_keep(self._state))
-        self._acting.replace(decisions.queue)
+        # Synced before it is acted upon: a daemon killed meanwhile must not correct a second time.
+        if not self._memory.write(to_keep(self._state), partial(self._act, decisions.queue)):
+            self._acting.replace(())
         if decisions.watch != self._watched:
             # Their threads are read in the next turn: soon.
             self._watched = decisions.watch
@@ -258,6 +259,11 @@ class Loop:
             self._journal_s = now_s
             self._acting.errand(self._look_up if decisions.ask_journal else self._read_journal)
         return decisions
+
+    def _act(self, queue: tuple[Wanted, ...]) -> None:
+        """What the newest turn wants, now that its memory is on disk."""
+        if not self._stopping:
+            self._acting.replace(queue)
 
     async def _read_journal(self, actor: Actor) -> None:
         self._journal = await actor.journal()
@@ -445,5 +451,6 @@ class Loop:
                     await asyncio.wait([self._session])
                 if self._link is not None:
                     await self._link.close()
+                await self._memory.settled(STOP_S)
         if self._rings is not None:
             self._rings.close()
