@@ -8,11 +8,14 @@ import tarfile
 
 import pytest
 
+from nodeagent.check.judge import judge
+from nodeagent.check.policy import Policy
 from nodeagent.cli.render.topology_json import topology_json
 from nodeagent.discover.capture import render
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.finding import Verdict
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.topology import NodeKind, Path, PeerLink
 from tests.hosts.generate import MACHINES, answers, made, write_tree
@@ -178,8 +181,26 @@ def test_a_kernel_in_qemu_read_what_was_asked_for() -> None:
     assert near[frozenset((drives[0].bdf, drives[2].bdf))] is Path.SYS
 
 
-@pytest.mark.parametrize("name", [c.stem for c in CAPTURES if c.stem.startswith("qemu-")])
+BOOTED = [c.stem for c in CAPTURES if c.stem.startswith("qemu-")]
+
+
+@pytest.mark.parametrize("name", [n for n in BOOTED if n != "qemu-iommu-partition"])
 def test_an_ordinary_boot_is_no_event(name: str) -> None:
     snapshot = read(HERE / f"{name}.capture")
     assert snapshot.events is not None, "the capture holds the kernel log"
     assert [e for e in snapshot.events if e.fault] == []
+
+
+def test_virtual_functions_groups_and_partitions_of_a_real_kernel() -> None:
+    snapshot = read(HERE / "qemu-iommu-partition.capture")
+    drive, *virtual = snapshot.topology.nvmes
+    assert [f.physfn for f in virtual] == [drive.bdf, drive.bdf] and drive.vfs == 2
+    groups = {f.iommu_group for f in (drive, *virtual)}
+    assert len(groups) == 3 and None not in groups
+    assert {f.numa_node for f in (drive, *virtual)} == {1}
+    # Virtual functions that nobody brought on-line: the kernel gave them up, and says so.
+    assert snapshot.events is not None
+    assert [e.kind for e in snapshot.events if e.fault and "nvme" in e.kind][:1] == ["nvme_dead"]
+    found = judge(snapshot, Policy(), 0)
+    bad = [f.subject for f in found if f.id == "cgroup.partition" and f.verdict is Verdict.FAIL]
+    assert len(bad) == 2

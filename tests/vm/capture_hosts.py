@@ -108,6 +108,22 @@ MACHINES = {
             for t in (0, 1, 2)
         ),
     ),
+    "qemu-iommu-partition": Machine(
+        # Virtual functions, DMA translation, an isolated cpuset partition beside one that fails.
+        arguments=f"{nodes(sockets=2, cores=4)} -device intel-iommu "
+        "-device pxb-pcie,id=pxb0,bus=pcie.0,bus_nr=0x40,numa_node=1 "
+        "-device pcie-root-port,id=rp0,bus=pxb0,addr=0,chassis=1,slot=1,x-speed=16,x-width=16 "
+        "-device nvme-subsys,id=subsys "
+        "-device nvme,id=nv0,serial=made-up-0,bus=rp0,subsys=subsys,sriov_max_vfs=2,"
+        "sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=6,msix_qsize=6 "
+        "-device pcie-root-port,id=rp1,bus=pcie.0,addr=5,chassis=2,slot=2 "
+        "-netdev hubport,id=n,hubid=1 -device e1000e,netdev=n,bus=rp1",
+        boot="intel_iommu=on",
+        before="echo 2 > /sys/class/nvme/nvme0/device/sriov_numvfs; cd /sys/fs/cgroup; "
+        "echo +cpuset > cgroup.subtree_control; mkdir quiet broken; "
+        "echo 6-7 > quiet/cpuset.cpus; echo isolated > quiet/cpuset.cpus.partition; "
+        "echo 6-7 > broken/cpuset.cpus; echo root > broken/cpuset.cpus.partition; cd /",
+    ),
     "qemu-offline": Machine(
         arguments="-m 1024M -smp 8,sockets=1,cores=4,threads=2 "
         "-netdev hubport,id=n,hubid=1 -device virtio-net-pci,netdev=n",

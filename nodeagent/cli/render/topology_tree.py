@@ -86,10 +86,8 @@ class _Page:
             begin = "\n  " if used + 2 + cell_len(fact) > self.width else ", "
             used = 2 + cell_len(fact) + (0 if begin == "\n  " else used)
             cells.append((begin + fact, style))
-        for mark in self.marks.of(top):
-            if mark.finding.verdict is not Verdict.INFO:
-                cells.append(("\n  " + self._mark(mark), self._style(mark)))
-        return cells
+        marks = [m for m in self.marks.of(top) if m.finding.verdict is not Verdict.INFO]
+        return cells + [("\n  " + text, style) for text, style in self._named(marks)]
 
     def _rows(self, items: Sequence[Item], before: str) -> Iterator[list[tuple[str, str]]]:
         passed, blank, branch, end = self.guides
@@ -121,10 +119,10 @@ class _Page:
                 cells.append((f"PCIe {item.link}", "yellow" if item.slow else ""))
         cells += [(fact, "default") for fact in item.facts]
         cells += [(fact, "yellow") for fact in item.odd]
-        marks = self.marks.of(item)
-        cells += [(self._mark(m), self._style(m)) for m in marks[:MAX_MARKS]]
-        if len(marks) > MAX_MARKS:
-            cells.append((f"and {len(marks) - MAX_MARKS} more", "dim"))
+        named = self._named(self.marks.of(item))
+        cells += named[:MAX_MARKS]
+        if len(named) > MAX_MARKS:
+            cells.append((f"and {len(named) - MAX_MARKS} more", "dim"))
         return cells
 
     def _wrapped(
@@ -147,6 +145,17 @@ class _Page:
                 row.append((" " * gap + part, style))
                 used += gap + cell_len(part)
         yield row
+
+    def _named(self, marks: Sequence[Mark]) -> list[tuple[str, str]]:
+        """One cell for each check, with how often it speaks where that is more than once."""
+        groups: dict[tuple[str, str], int] = {}
+        for mark in marks:
+            key = (self._mark(mark), self._style(mark))
+            groups[key] = groups.get(key, 0) + 1
+        return [
+            (f"{text} ({count})" if count > 1 else text, style)
+            for (text, style), count in groups.items()
+        ]
 
     def _mark(self, mark: Mark) -> str:
         return f"{self.symbol[mark.finding.verdict]} {mark.finding.id}"
