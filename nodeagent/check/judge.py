@@ -61,7 +61,7 @@ from nodeagent.check.record import Check, Judged, Missing, NotApplicable, Seen, 
 from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.snapshot import Snapshot
 
-CHECKS: tuple[Check, ...] = (
+_ALL: tuple[Check, ...] = (
     baseline.holds,
     isolation.syntax,
     isolation.unknown_parameters,
@@ -257,7 +257,14 @@ CHECKS: tuple[Check, ...] = (
     paste.agrees,
     reading.complete,
 )
-"""Every check, in the order in which findings are listed."""
+GROUPS = (
+    *("baseline", "isolation", "cpu", "irq", "numa", "memory", "locality", "contradiction"),
+    *("pcie", "cgroup", "pinning", "gpu", "shm", "feed", "jitter", "self", "paste", "reading"),
+)
+"""What an id begins with, in the order in which findings are listed: what the machine lost, its
+CPUs and memory, its devices, what runs there, and last how all this was seen."""
+CHECKS = tuple(sorted(_ALL, key=lambda c: GROUPS.index(c.id.partition(".")[0])))
+"""Every check, group by group; inside a group in the order above."""
 
 BY_ID = {c.id: c for c in CHECKS}
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from nodeagent.check.baseline import decode
 from nodeagent.daemon.acting import Actor
 from nodeagent.daemon.config import load, read_text, resolve
 from nodeagent.daemon.source import Source
 from nodeagent.daemon.state import Consents, Judge
+from nodeagent.model.baseline import Baseline
 from nodeagent.model.configfile import Loaded
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
@@ -120,6 +122,15 @@ class Setup:
         return Path(self.loaded.config.daemon.run_dir)
 
 
+BASELINE = "baseline.json"
+"""In the state folder: what `nodeagentctl baseline accept` wrote."""
+
+
+def _against(baseline: Baseline, judge: Judge) -> Judge:
+    """Judges by that baseline too."""
+    return lambda snapshot, now_ns: judge(replace(snapshot, baseline=baseline), now_ns)
+
+
 def set_up(path: Path, doors: Doors) -> Setup:
     """Reads everything the configuration names. Raises ConfigError."""
     loaded = load(path)
@@ -130,6 +141,9 @@ def set_up(path: Path, doors: Doors) -> Setup:
     # What is planned for another machine is never done to this one.
     pin = config.pin if doors.host is None else PinSettings()
     judge = doors.judge(None if policy is None else read_text(policy), str(policy or ""))
+    accepted = Path(config.daemon.state_dir) / BASELINE
+    if doors.host is None and accepted.exists():
+        judge = _against(decode(read_text(accepted).encode(), str(accepted)), judge)
     return Setup(
         loaded=loaded,
         workloads=workloads,
