@@ -50,12 +50,15 @@ def read_irqs(root: Root, functions: tuple[PciFunction, ...]) -> tuple[tuple[Irq
     there = frozenset(root.names("proc/irq", _NUMBER))
     # Only root, and only where debugfs is mounted: the name of the queue tells as well.
     debug = frozenset(root.names(DEBUG, _NUMBER, quiet=True))
+    # Kernels before Linux 2.6.24, and trees recorded by hand, do not have the file at all.
+    claims = any(root.exists(f"proc/irq/{n}/spurious") for n in sorted(there)[:1])
     found = []
     for line in lines[1 : MAX_IRQS + 1]:
         label, _, rest = line.partition(":")
         label = label.strip()
         if is_number(label):
-            found.append(_irq(root, int(label), rest, cpus, owners, label in there, label in debug))
+            know = (label in there, label in debug, claims)
+            found.append(_irq(root, int(label), rest, cpus, owners, know))
     return tuple(sorted(found, key=lambda i: i.number)), interrupt_errors(lines)
 
 
@@ -65,9 +68,9 @@ def _irq(
     rest: str,
     cpus: list[int],
     owners: dict[int, str],
-    there: bool,
-    debug: bool,
+    know: tuple[bool, bool, bool],
 ) -> Irq:
+    there, debug, claims = know
     words = rest.split()
     counts = tuple(
         (cpu, int(word))
@@ -101,7 +104,7 @@ def _irq(
         bdf=bdf,
         managed=managed,
         managed_by=managed_by,
-        unhandled=_unhandled(root, f"proc/irq/{number}/spurious") if there and counts else None,
+        unhandled=_unhandled(root, number) if there and claims and counts else None,
     )
 
 
@@ -115,12 +118,12 @@ def _managed(root: Root, number: int, name: str, debug: bool) -> tuple[bool | No
     return None, ""
 
 
-def _unhandled(root: Root, path: str) -> int | None:
+def _unhandled(root: Root, number: int) -> int | None:
     """Times that no handler knew the interrupt for its own, of the last 100,000.
 
     Source: kernel/irq/proc.c irq_spurious_proc_show(), kernel/irq/spurious.c note_interrupt().
     """
-    for line in root.lines(path, 4096):
+    for line in root.lines(f"proc/irq/{number}/spurious", 4096):
         words = line.split()
         if len(words) == 2 and words[0] == "unhandled" and is_number(words[1]):
             return int(words[1])

@@ -21,7 +21,7 @@ _QUEUE = re.compile(r"[rt]x-\d{1,5}")
 _PTP = re.compile(r"ptp(\d{1,4})")
 _SETTINGS = (
     *("carrier", "carrier_changes", "tx_queue_len", "threaded", "gro_flush_timeout"),
-    *("napi_defer_hard_irqs", "device/numa_node"),
+    *("napi_defer_hard_irqs",),
 )
 _COUNTERS = (
     *("rx_packets", "rx_errors", "rx_dropped", "rx_missed_errors", "rx_fifo_errors"),
@@ -54,20 +54,25 @@ def read_texts(root: Root, nics: tuple[NicFacts, ...]) -> dict[str, str]:
     for nic in nics:
         if nic.bdf is None:
             continue
-        at = f"{NET}/{nic.name}"
-        paths = [f"{at}/{name}" for name in _SETTINGS]
-        paths += [f"{at}/statistics/{name}" for name in _COUNTERS]
-        queues = root.names(f"{at}/queues", _QUEUE)
-        for queue in sorted(queues, key=lambda q: (q[:2], int(q[3:])))[: 2 * MAX_QUEUES]:
-            if queue[0] == "r":
-                paths += [f"{at}/queues/{queue}/rps_cpus", f"{at}/queues/{queue}/rps_flow_cnt"]
-            else:
-                # EINVAL, ENOENT: a NIC with one queue has nothing to steer.
-                paths.append(f"{at}/queues/{queue}/xps_cpus")
+        # Through the link once: a node has a thousand queues.
+        at = root.resolve(f"{NET}/{nic.name}")
+        if at is None:
+            continue
+        there = frozenset(root.names(at))
+        paths = [name for name in _SETTINGS if name in there]
+        counted = frozenset(root.names(f"{at}/statistics")) if "statistics" in there else ()
+        paths += [f"statistics/{name}" for name in _COUNTERS if name in counted]
+        queues = sorted(root.names(f"{at}/queues", _QUEUE), key=lambda q: (q[:2], int(q[3:])))
+        for side, files in (("rx", ("rps_cpus", "rps_flow_cnt")), ("tx", ("xps_cpus",))):
+            mine = [q for q in queues if q.startswith(side)][:MAX_QUEUES]
+            # All queues of a side have the same files.
+            has = frozenset(root.names(f"{at}/queues/{mine[0]}")) if mine else ()
+            paths += [f"queues/{q}/{file}" for q in mine for file in files if file in has]
         for path in paths:
-            text = root.text(path, 4096, quiet=True)
+            # EINVAL, ENOENT: a NIC with one queue has nothing to steer.
+            text = root.text(f"{at}/{path}", 4096, quiet=True)
             if text is not None:
-                found[path] = text
+                found[f"{NET}/{nic.name}/{path}"] = text
     return found
 
 

@@ -57,11 +57,16 @@ def test_capture_of_this_machine_is_judged_as_the_machine(
     if user is not None and "Permission denied" in first.stderr and not file.exists():
         pytest.skip(f"nobody cannot run it here: {first.stderr[:200]}")
     assert first.returncode == 0, first.stderr
-    live = run("-o", "json", "topology", "check", "--all")
-    again = run("--host", str(file), "-o", "json", "topology", "check", "--all")
-    assert again.returncode == live.returncode
-    said = [_steady(json.loads(r.stdout)["findings"]) for r in (live, again)]
+    # Other tests' processes come and go between two readings: not thrice in a row.
+    for _ in range(3):
+        live = run("-o", "json", "topology", "check", "--all")
+        again = run("--host", str(file), "-o", "json", "topology", "check", "--all")
+        said = [_steady(json.loads(r.stdout)["findings"]) for r in (live, again)]
+        if said[0] == said[1]:
+            break
+        run("capture", str(file))
     assert said[0] == said[1]
+    assert again.returncode == live.returncode
     if user is not None and open_kmsg_needs_root():
         log = next(f for f in json.loads(live.stdout)["findings"] if f["id"] == "gpu.log")
         assert log["verdict"] == "UNKNOWN" and "/dev/kmsg" in log["message"]
@@ -74,10 +79,12 @@ def open_kmsg_needs_root() -> bool:
 
 
 def _steady(findings: list[dict[str, object]]) -> list[tuple[object, ...]]:
-    """Without figures that move between two readings, and masks, which are the point."""
+    """Without figures that move between two readings, masks, which are the point, and what other
+    daemons of ours cost just then."""
     return [
         (f["id"], f["verdict"], re.sub(r"<[a-z]+-[0-9a-f]+>|\d+", "#", str(f["message"])))
         for f in findings
+        if not str(f["id"]).startswith("self.")
     ]
 
 
