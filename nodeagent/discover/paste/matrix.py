@@ -5,6 +5,7 @@ Source: nvidia-smi topo -h (legend); the layout of drivers 384 to 580.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 
@@ -15,9 +16,17 @@ from nodeagent.model.matrix import LinkMatrix
 
 HEADINGS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _HEADING = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID", re.IGNORECASE)
-_CLASS = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|OK|CNS|GNS|TNS|NS|DR|U")
-_CELL = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC")
+_CLASS = re.compile(r"X|NV\d{1,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC|OK|CNS|GNS|TNS|NS|DR|U")
+_CELL = re.compile(r"X|NV\d{1,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC")
+_PEER = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U")
+"""Cells of `nvidia-smi topo -p2p`, which has a header of the same form."""
+_CALLED = re.compile(r"^\s*GPU [Tt]opology ?:")
+"""What a report puts before the header, sometimes on its line."""
+_AFFINITY = re.compile(r"(?:\d+(?:-\d+)?,)*\d+(?:-\d+)?|N/A")
 _GLUED_CELLS = re.compile(rf"(?:{_CELL.pattern}){{2,}}")
+_GLUED_OR_ONE = re.compile(rf"(?:{_CELL.pattern})+")
+_GLUED_LIST = re.compile(r"(X|PIX|PXB|PHB|NODE|SYS|SOC)((?:\d+(?:-\d+)?,)*\d+(?:-\d+)?|N/A)")
+"""The last class and the CPU list in one word; behind NV12 the digits would have two readings."""
 _GPU = re.compile(r"GPU\d+")
 _NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\d+_(?:bond_)?\d+|[A-Za-z][A-Za-z0-9_.:\-]*\d[\w.:\-]*")
 _GLUED_NAMES = re.compile(r"(?:(?:GPU|NIC)\d+|mlx\d_\d+){2,}")
@@ -37,6 +46,11 @@ class _Header:
     devices: tuple[str, ...]
     headings: tuple[tuple[str, int], ...]
     """(heading, column where it starts)."""
+    starts: tuple[int, ...] = ()
+    """Columns where the devices' names start; (): they were glued, and columns mean nothing."""
+    end: int = 0
+    """Its last line: more than its first one where a window was narrow."""
+    wrapped: bool = False
 
 
 def read_matrix(text: str) -> Part | None:
@@ -44,22 +58,93 @@ def read_matrix(text: str) -> Part | None:
     and cannot be read."""
     lines = [_unmarked(line) for line in text.split("\n")]
     repairs: list[str] = []
-    header = next((h for i, x in enumerate(lines) if (h := _header(i, x, repairs))), None)
+    headers: list[_Header] = []
+    for i, line in enumerate(lines):
+        mended: list[str] = []
+        if (h := _header(i, line, mended)) and not _peers(lines, h):
+            headers.append(h)
+            repairs += mended if len(headers) == 1 else []
+    header = headers[0] if headers else None
     if header is None:
         if _NOTHING.fullmatch(text.strip()):
             return _part(LinkMatrix(gpus=(), nics=(), links={}), [], [])
         return _headless(text, lines)
+    end = headers[1].line if len(headers) > 1 else len(lines)
     try:
-        return _read(lines, header, repairs)
+        part = _read(lines[:end], _whole(lines[:end], header, repairs), repairs)
     except Damaged as damage:
         return _refused(str(damage))
+    return _others(lines, headers[1:], part)
+
+
+def _peers(lines: list[str], header: _Header) -> bool:
+    """Whether the rows below are those of a peer-to-peer matrix."""
+    for line in lines[header.line + 1 : header.line + 4]:
+        words = line.split()
+        if len(words) > 1 and words[0] in header.devices:
+            rest = words[1:]
+            return all(_PEER.fullmatch(w) for w in rest) and any(w != "X" for w in rest)
+    return False
+
+
+def _others(lines: list[str], headers: list[_Header], part: Part) -> Part:
+    """Says where a further matrix of the text differs: which of them counts is not told."""
+    for i, header in enumerate(headers):
+        end = headers[i + 1].line if i + 1 < len(headers) else len(lines)
+        ignored: list[str] = []
+        try:
+            other = _read(lines[:end], _whole(lines[:end], header, ignored), ignored)
+        except Damaged as damage:
+            why = f"line {header.line + 1}: a further matrix cannot be read: {damage}"
+        else:
+            if other.facts.get("links") == part.facts.get("links"):
+                continue
+            why = f"line {header.line + 1}: a further matrix says other things and is not judged"
+        part = dataclasses.replace(part, unclear=(*part.unclear, why))
+    return part
+
+
+def _whole(lines: list[str], header: _Header, repairs: list[str]) -> _Header:
+    """The header with the lines that a narrow window broke off it. What follows is more names, or
+    headings; rows begin with a device of the header and a class."""
+    found = header
+    while found.end + 1 < len(lines):
+        line = lines[found.end + 1]
+        more = _names(line)
+        first = _HEADING.search(line)
+        if more is None or (not more and first is None) or set(more) & set(found.devices):
+            break
+        if found.headings and more:
+            break
+        repairs.append(f"line {found.end + 2}: the header goes on over this line")
+        offset = 10_000 * (found.end + 1 - found.line)
+        headings = tuple((_heading(m[0]), m.start() + offset) for m in _HEADING.finditer(line))
+        found = dataclasses.replace(
+            found,
+            devices=found.devices + tuple(more),
+            headings=found.headings + headings,
+            end=found.end + 1,
+            wrapped=True,
+        )
+    return found
+
+
+def _names(line: str) -> list[str] | None:
+    """The device names of a line that holds nothing else but headings; None for another line."""
+    first = _HEADING.search(line)
+    words = (line[: first.start()] if first else line).split()
+    if any(_CLASS.fullmatch(w) or not _NAME.fullmatch(w) for w in words):
+        return None
+    return words
 
 
 def _headless(text: str, lines: list[str]) -> Part | None:
     """No header: refused when rows, headings or a NIC legend show that a matrix was meant."""
     for number, line in enumerate(lines, 1):
         tokens = line.split()
-        if len(tokens) > 1 and _GPU.fullmatch(tokens[0]) and _CELL.fullmatch(tokens[1]):
+        peers = all(_PEER.fullmatch(t) for t in tokens[1:]) and set(tokens[1:]) != {"X"}
+        row = len(tokens) > 1 and _GPU.fullmatch(tokens[0]) and _CELL.fullmatch(tokens[1])
+        if row and not peers:
             return _refused(f"line {number}: a row of a topology matrix without its header")
     if _HEADING.search(text) and re.search(r"^[ \t]*NIC\d+[ \t]*:", text, re.MULTILINE):
         return _refused("a NIC legend and headings of a topology matrix, but no rows")
@@ -79,6 +164,8 @@ def _unmarked(line: str) -> str:
 
 def _header(index: int, line: str, repairs: list[str]) -> _Header | None:
     """The header, if this line is one: device names only, then headings."""
+    if called := _CALLED.match(line):
+        line = " " * called.end() + line[called.end() :]
     first = _HEADING.search(line)
     names = line[: first.start()] if first else line
     devices: list[str] = []
@@ -96,7 +183,8 @@ def _header(index: int, line: str, repairs: list[str]) -> _Header | None:
         return None
     repairs += mended
     found = tuple((_heading(m[0]), m.start()) for m in _HEADING.finditer(line))
-    return _Header(index, tuple(devices), found)
+    starts = () if mended else tuple(m.start() for m in re.finditer(r"\S+", names))
+    return _Header(index, tuple(devices), found, starts=starts, end=index)
 
 
 def _heading(text: str) -> str:
@@ -113,9 +201,13 @@ def _read(lines: list[str], header: _Header, repairs: list[str]) -> Part:
     rows: list[str] = []
     unclear: list[str] = []
     legend: dict[str, str] = {}
-    for index in range(header.line + 1, len(lines)):
+    for index in range(header.end + 1, len(lines)):
         line = lines[index]
         tokens = line.split()
+        if tokens and (apart := _unglued(tokens[0], devices)):
+            repairs.append(f"line {index + 1}: {tokens[0]!r} read as {' '.join(apart)}")
+            line = line.replace(tokens[0], " ".join(apart), 1)
+            tokens = line.split()
         if m := _LEGEND.match(line):
             legend[m[1]] = m[2]
         if len(tokens) < 2 or tokens[0] not in devices or tokens[0] in rows:
@@ -123,13 +215,17 @@ def _read(lines: list[str], header: _Header, repairs: list[str]) -> Part:
         if not _CELL.match(tokens[1]):
             continue
         name = tokens[0]
+        whole = _joined(lines, index, line, devices, header, repairs)
+        loose = header.wrapped or whole != line
+        line = whole
         cells, rest_at = _cells(index + 1, line, name, devices, repairs)
         for column, cell in zip(devices, cells, strict=True):
             if cell != "X":
                 links[name, column] = cell
         rows.append(name)
         if _GPU.fullmatch(name):
-            for heading, value in _rest(index + 1, line, rest_at, header, unclear).items():
+            found = _rest(index + 1, line, rest_at, header, unclear, loose=loose)
+            for heading, value in found.items():
                 columns[heading][name] = value
     if not rows:
         raise Damaged("rows", "none", "one for each GPU of the header")
@@ -148,6 +244,46 @@ def _read(lines: list[str], header: _Header, repairs: list[str]) -> Part:
         truncated=any(g not in rows for g in gpus),
     )
     return _part(matrix, repairs, unclear)
+
+
+def _unglued(token: str, devices: tuple[str, ...]) -> tuple[str, str] | None:
+    """A row's name and its first class, written as one word. None: it is not, or there are two
+    ways to cut it."""
+    if token in devices:
+        return None
+    cuts = [
+        (d, token[len(d) :])
+        for d in devices
+        if token.startswith(d) and _CELL.fullmatch(token[len(d) :])
+    ]
+    return cuts[0] if len(cuts) == 1 else None
+
+
+def _joined(
+    lines: list[str],
+    index: int,
+    line: str,
+    devices: tuple[str, ...],
+    header: _Header,
+    repairs: list[str],
+) -> str:
+    """The row with the lines that a narrow window broke off it: classes, then affinities."""
+    at = index
+    while at + 1 < len(lines) and at - index < 8:
+        words = lines[at + 1].split()
+        cells = sum(len(_CELL.findall(w)) for w in line.split()[1:] if _GLUED_OR_ONE.fullmatch(w))
+        full = cells >= len(devices)
+        if not words or words[0] in devices or _LEGEND.match(lines[at + 1]):
+            break
+        if full and not (header.wrapped and all(_AFFINITY.fullmatch(w) for w in words)):
+            break
+        if not all(_CELL.fullmatch(w) or _AFFINITY.fullmatch(w) for w in words):
+            break
+        line = f"{line} {' '.join(words)}"
+        at += 1
+    if at > index:
+        repairs.append(f"line {index + 1}: the row goes on over {at - index} more lines")
+    return line
 
 
 def _cells(
@@ -171,6 +307,11 @@ def _cells(
                 raise Damaged(f"line {number}", token, "classes such as PIX or NV18")
             repairs.append(f"line {number}: cell {token!r} read as {' '.join(parts)}")
             cells += parts
+        elif len(cells) == len(devices) - 1 and (glued := _GLUED_LIST.fullmatch(token)):
+            repairs.append(f"line {number}: {token!r} read as {glued[1]} {glued[2]}")
+            cells.append(glued[1])
+            end = m.start() + len(glued[1])
+            break
         else:
             break
         end = m.end()
@@ -182,10 +323,10 @@ def _cells(
 
 
 def _rest(
-    number: int, line: str, at: int, header: _Header, unclear: list[str]
+    number: int, line: str, at: int, header: _Header, unclear: list[str], *, loose: bool
 ) -> dict[str, CpuSet | None]:
     """Affinity columns of a row. Blank cells are None; where a value could belong to two columns
-    it belongs to none."""
+    it belongs to none. `loose`: columns of the text mean nothing, lines were put together."""
     names = [name for name, _ in header.headings]
     values: dict[str, CpuSet | None] = dict.fromkeys(names)
     tokens = [(m.start() + at, m[0]) for m in re.finditer(r"\S+", line[at:])]
@@ -196,10 +337,12 @@ def _rest(
     elif len(tokens) > len(names):
         unclear.append(f"line {number}: {len(tokens)} values behind the links, {len(names)} headed")
         return values
+    elif loose:
+        found = {}
     elif "\t" in line[at:]:
         found = _by_tabs(line[at:], names)
     else:
-        found = _by_columns(tokens, header)
+        found = _by_columns(tokens, header) if _aligned(line[:at], header) else {}
     if len(found) != len(tokens) and len(tokens) != len(names):
         unclear.append(f"line {number}: {' '.join(t for _, t in tokens)!r} fits several columns")
         return values
@@ -218,6 +361,15 @@ def _by_tabs(rest: str, names: list[str]) -> dict[str, str]:
     if names[-1:] == ["GPU NUMA ID"] and len(fields) > len(names):
         found["GPU NUMA ID"] = next((f for f in fields[len(names) - 1 :] if f), "")
     return {k: v for k, v in found.items() if v}
+
+
+def _aligned(row: str, header: _Header) -> bool:
+    """Whether the row's classes stand under their devices: else its columns mean nothing. A lone X
+    stands one to the right."""
+    cells = [m.start() - (m[0] == "X") for m in re.finditer(r"\S+", row)][1:]
+    return len(cells) == len(header.starts) and all(
+        abs(cell - start) <= 1 for cell, start in zip(cells, header.starts, strict=True)
+    )
 
 
 def _by_columns(tokens: list[tuple[int, str]], header: _Header) -> dict[str, str]:
