@@ -16,6 +16,8 @@ from nodeagent.check.record import (
     shown,
     warn,
 )
+from nodeagent.errors import ParseError
+from nodeagent.model.cpuset import CpuSet
 
 CONTROLLERS = "sys/fs/cgroup/cgroup.controllers"
 REASONS = {
@@ -142,22 +144,25 @@ def throttled(s: Seen) -> Iterator[Judged]:
         judged += 1
         part = 100 * int(held) / int(periods) if int(periods) else 0.0
         group = shown(path).removesuffix("/cpu.stat")
+        if "/pasted/" in path and any(t == text and p != path for p, t in files):
+            continue  # the same file, once more without its group
         quota = s.snapshot.texts.get(path.removesuffix("cpu.stat") + "cpu.max", "")
         evidence = [saw(path, f"nr_periods {periods}, nr_throttled {held}")]
         if quota:
             evidence.append(saw(path.removesuffix("cpu.stat") + "cpu.max", quota))
+        why = _why(s, path.removesuffix("cpu.stat"), quota, rows)
         bad += int(held) > 0
         if part > s.bounds["percent"]:
             yield fail(
                 group,
-                f"throttled in {part:.0f} % of its periods",
+                f"throttled in {part:.0f} % of its periods ({held} of {periods}){why}",
                 *evidence,
-                remedy="drop the quota (echo max > cpu.max) and limit the group by its cpuset",
+                remedy="echo max > cpu.max  (drop the quota, and limit the group by its cpuset)",
             )
         elif int(held):
             yield warn(
                 group,
-                f"throttled in {held} of {periods} periods",
+                f"throttled in {held} of {periods} periods{why}",
                 *evidence,
                 remedy="echo max > cpu.max  (or a larger quota); a cpuset throttles nothing",
             )
@@ -165,3 +170,23 @@ def throttled(s: Seen) -> Iterator[Judged]:
         raise NotApplicable("no cpu.stat tells of a quota")
     if not bad:
         yield ok("cgroup", f"{judged} groups with a quota were never held back")
+
+
+def _why(s: Seen, group: str, quota: str, rows: dict[str, str]) -> str:
+    """What the quota means beside the cpuset, and how long the group stood still."""
+    said = ""
+    words = quota.split()
+    if words and words[0].isdigit():
+        period = int(words[1]) if len(words) > 1 and words[1].isdigit() else 100_000
+        limit = int(words[0]) / period if period else 0.0
+        said = f": the quota is {limit:g} CPUs"
+        cpus = s.snapshot.texts.get(f"{group}cpuset.cpus.effective", "")
+        try:
+            if cpus and len(CpuSet.parse(cpus)) <= limit:
+                said += f" and so is the cpuset ({cpus}), so threads that spin use it up"
+        except ParseError:
+            pass
+    for key, scale in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
+        if rows.get(key, "").isdigit() and int(rows[key]):
+            said += f"; {int(rows[key]) / scale:.1f} s of standing still, summed over CPUs"
+    return said

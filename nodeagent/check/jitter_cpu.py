@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from nodeagent.check.readings import Pair, pairs_of
 from nodeagent.check.record import (
     Judged,
     NotApplicable,
@@ -19,7 +19,7 @@ from nodeagent.check.record import (
     warn,
 )
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.latency import Counts, CpuUse, CpuUses, Rates
+from nodeagent.model.latency import CpuUse, CpuUses, Rates
 
 NAMES = {
     "TLB": "TLB shootdowns",
@@ -37,52 +37,13 @@ ALARMS = {"MCE": "machine check exceptions", "THR": "corrected-error interrupts"
           "DFR": "deferred machine checks", "TRM": "thermal events", "ERR": "spurious interrupts",
           "MIS": "misrouted interrupts"}  # fmt: skip
 """Any of these is worth a look, on whatever CPU."""
+FLOODS = frozenset({"TLB", "CAL", "NMI", "PMI", "IWI", "IPI1"})
+"""What does not come a thousand times a second to a CPU whose work is pinned."""
 TICK = ("LOC", "arch_timer")
 TRACE_TICK = (
     "echo 1 > /sys/kernel/tracing/events/timer/tick_stop/enable; cat "
     "/sys/kernel/tracing/trace_pipe  (says what needs the tick)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two readings of one table. `seconds` None: the input does not say how far apart."""
-
-    first: Counts
-    second: Counts
-    seconds: float | None
-
-    def delta(self, name: str) -> dict[int, int]:
-        """Increase by CPU."""
-        before, after = self.first.rows.get(name, {}), self.second.rows.get(name, {})
-        return {c: after[c] - before[c] for c in after if c in before}
-
-    def sources(self) -> str:
-        """Both files."""
-        a, b = self.first.source, self.second.source
-        return a if a == b else f"{a} and {b}"
-
-
-def _pairs(s: Seen, kind: str) -> tuple[list[Pair], str | None]:
-    """The first and the last reading; and a sentence when they do not belong together."""
-    counts = [c for c in s.reports(Counts) if c.kind == kind]
-    if len(counts) < 2:
-        return [], None
-
-    def total(c: Counts) -> int:
-        return sum(sum(row.values()) for row in c.rows.values())
-
-    a, b = min(counts, key=total), max(counts, key=total)
-    if a is b:
-        a, b = counts[0], counts[-1]
-    seconds = None
-    if a.at_s is not None and b.at_s is not None and b.at_s > a.at_s:
-        seconds = b.at_s - a.at_s
-    pair = Pair(a, b, seconds)
-    falling = [n for n in b.rows if any(d < 0 for d in pair.delta(n).values())]
-    if falling:
-        return [], f"{pair.sources()}: {falling[0]} goes down on a CPU, so they are no two readings"
-    return [pair], None
 
 
 def _quiet(s: Seen) -> CpuSet:
@@ -109,7 +70,7 @@ def _quiet(s: Seen) -> CpuSet:
 )
 def tick(s: Seen) -> Iterator[Judged]:
     """LOC by CPU."""
-    pairs, wrong = _pairs(s, "interrupts")
+    pairs, wrong = pairs_of(s, "interrupts")
     rates = s.reports(Rates)
     if not pairs and not rates and wrong is None:
         raise NotApplicable("there are no two readings of /proc/interrupts")
@@ -173,7 +134,9 @@ def _ticks(
     "isolated CPUs are not interrupted by others",
     means="WARN when a kind of interrupt other than the tick, or a softirq, came more often than "
     "`per_s` times a second to an isolated CPU (TLB shootdowns, calls from other CPUs, NMIs, "
-    "devices), by two readings or mpstat -I; and for machine checks and thermal interrupts on any "
+    "devices), by two readings or mpstat -I; where no CPU is known to be isolated, for TLB "
+    "shootdowns, calls and NMIs above `flood_per_s` on any; and for machine checks and thermal "
+    "interrupts on any "
     "CPU. Without the time between the readings: when it came at all more than `times` times.",
     why="Each takes 1 to 20 us. TLB shootdowns come from threads of the same process on other CPUs "
     "that unmap memory: isolation cannot help there, only placement or the allocator.",
@@ -182,13 +145,13 @@ def _ticks(
     "MALLOC_TRIM_THRESHOLD_). CAL: find the sender (ipi:ipi_send_cpumask). NMI: "
     "kernel.nmi_watchdog=0. Devices: smp_affinity_list.",
     source="Linux Documentation/admin-guide/kernel-per-CPU-kthreads.rst; arch/x86/kernel/irq.c",
-    bounds={"per_s": 10, "times": 100},
+    bounds={"per_s": 10, "times": 100, "flood_per_s": 1000},
 )
 def interrupts(s: Seen) -> Iterator[Judged]:
     """Rows but the tick."""
     judged = bad = 0
     for kind in ("interrupts", "softirqs"):
-        pairs, _ = _pairs(s, kind)
+        pairs, _ = pairs_of(s, kind)
         for pair in pairs:
             judged += 1
             found = list(_loud(s, pair))
@@ -226,7 +189,16 @@ def _loud(s: Seen, pair: Pair) -> Iterator[Judged]:
         if name in TICK or name == "MCP" or "arch_timer" in pair.second.titles.get(name, ""):
             continue
         limit = s.bounds["per_s"] * pair.seconds if pair.seconds else s.bounds["times"]
-        loud = {c: float(n) for c, n in delta.items() if c in s.isolated and n > limit}
+        if not s.isolated:
+            # Nobody said which CPUs matter: only a flood is told, and only with a rate.
+            if not pair.seconds or name not in FLOODS:
+                continue
+            limit = s.bounds["flood_per_s"] * pair.seconds
+        loud = {
+            c: float(n)
+            for c, n in delta.items()
+            if (c in s.isolated or not s.isolated) and n > limit
+        }
         if loud:
             first = max(loud, key=lambda c: loud[c])
             rate = (
@@ -236,10 +208,13 @@ def _loud(s: Seen, pair: Pair) -> Iterator[Judged]:
             )
             title = NAMES.get(name, pair.second.titles.get(name, ""))
             kind = "softirq " if pair.second.kind == "softirqs" else ""
-            yield _told(f"{kind}{name}", title, loud, rate, pair.sources())
+            mark = "isolated " if s.isolated else ""
+            yield _told(f"{kind}{name}", title, loud, rate, pair.sources(), mark)
 
 
-def _told(name: str, title: str, loud: dict[int, float], rate: str, source: str) -> Judged:
+def _told(
+    name: str, title: str, loud: dict[int, float], rate: str, source: str, kind: str = "isolated "
+) -> Judged:
     first = max(loud, key=lambda c: loud[c])
     remedies = {
         "TLB": "threads of the process on these CPUs unmap memory elsewhere: bpftrace -e "
@@ -254,7 +229,7 @@ def _told(name: str, title: str, loud: dict[int, float], rate: str, source: str)
     )
     return warn(
         f"cpu {some(sorted(loud))}",
-        f"{name}{f' ({title})' if title else ''}: {rate} on isolated CPU {first}",
+        f"{name}{f' ({title})' if title else ''}: {rate} on {kind}CPU {first}",
         saw(source, f"{name} on CPU {first}: +{loud[first]:.0f}"),
         remedy=remedies.get(name, default),
     )
@@ -280,7 +255,7 @@ def steal(s: Seen) -> Iterator[Judged]:
         for u in r.rows
         if u.steal_percent is not None
     ]
-    pairs, _ = _pairs(s, "stat")
+    pairs, _ = pairs_of(s, "stat")
     for pair in pairs:
         deltas = {
             name: pair.delta(name) for name in pair.second.rows if not name.startswith("guest")

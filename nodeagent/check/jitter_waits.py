@@ -1,4 +1,4 @@
-"""jitter: who waited for a CPU, what took long, and stalls of the whole machine."""
+"""jitter: who waited for a CPU, what took long, what the log tells of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from nodeagent.check.record import (
 )
 from nodeagent.check.tasks import bound_cpu, described, is_idle, is_kernel
 from nodeagent.model.finding import Evidence
-from nodeagent.model.latency import Calls, CpuUses, Spike, Spikes, Times, Wait, Waits
+from nodeagent.model.kernel_event import KernelEvent
+from nodeagent.model.latency import CpuUses, Switches, Times, Wait, Waits
 
 BALANCING = "proc/sys/kernel/numa_balancing"
 EFFECTIVE = "sys/fs/cgroup/pasted/cpuset.cpus.effective"
@@ -197,6 +198,7 @@ def function(s: Seen) -> Iterator[Judged]:
         subject = t.name or t.about or "durations"
         if t.about in ("on-cpu", "off-cpu") or not t.buckets:
             yield info(subject, _summary(t), saw(t.source, _summary(t)))
+            yield ok(subject, "shown; no bound fits it", saw(t.source, _summary(t)))
             continue
         if low < limit and (t.avg_us or 0.0) < limit:
             yield ok(subject, f"{subject}: {_summary(t)}", saw(t.source, _summary(t)))
@@ -224,6 +226,15 @@ def function(s: Seen) -> Iterator[Judged]:
             )
 
 
+def _trace(t: Times) -> str:
+    """What shows who it was."""
+    if t.about == "function" and t.name:
+        return f"bpftrace -e 'kprobe:{t.name} {{ @[comm, kstack(4)] = count(); }}'"
+    if t.about in ("irq", "softirq"):
+        return "perf trace -e irq:*; cat /proc/interrupts"
+    return "bpftrace -e 'tracepoint:sched:sched_switch { @[args.prev_comm] = count(); }'"
+
+
 def _span(low: float, high: float) -> str:
     unit, scale = ("ms", 1e3) if high >= 1000 else ("us", 1.0)
     return f"{low / scale:g} to {high / scale:g} {unit}"
@@ -241,94 +252,83 @@ def _summary(t: Times) -> str:
 
 
 @check(
-    "jitter.machine-stall",
-    "CPUs do not stall all at once",
-    means="Canary threads on several CPUs tell stalls of the whole machine from those of one CPU. "
-    "FAIL when at least `share_percent` % of the stalls hit all canaries at the same time and a "
-    "listed call (NVML, an ioctl) was made at the same moments, or when such stalls last "
-    "`fail_us`; WARN for shorter ones and for stalls of single CPUs above `stall_us`.",
-    why="The scheduler stops one CPU at a time. All at once is firmware (SMI), a hypervisor, or a "
-    "driver that holds the bus: pinning, priorities and isolation change nothing.",
-    prove="Run one canary for each of four CPUs on two sockets and compare their time stamps with "
-    "strace -ttt -e ioctl of the process that polls the GPU.",
-    mend="When it goes with a poller's calls: poll less often, batch the reads, or stop polling on "
-    "this platform. Else look for SMIs (turbostat SMI, hwlatdetect).",
-    source="NVIDIA open-gpu-kernel-modules, reports of register reads that stall the machine; "
-    "Linux "
-    "Documentation/trace/hwlat_detector.rst",
-    bounds={"share_percent": 80, "stall_us": 50, "fail_us": 1000, "window_ms": 1, "call_ms": 10},
+    "jitter.switches",
+    "pinned tasks are not taken off their CPU or moved",
+    means="WARN when a task was taken off its CPU against its will more than `involuntary_per_s` "
+    "times a second (pidstat -w), moved more than `migrations_per_s` times a second, or switched "
+    "more than `switches_per_s` times a second (perf stat).",
+    why="Each switch costs 1 to 5 us and a cold cache, a migration more. A task that is pinned and "
+    "alone on its CPU has next to none.",
+    prove="pidstat -wt -p PID 1; perf stat -e context-switches,cpu-migrations -p PID sleep 10",
+    mend="taskset or a cpuset for the task, one core for each thread that spins, and nobody else "
+    "there.",
+    source="pidstat(1); perf-stat(1)",
+    bounds={"involuntary_per_s": 100, "migrations_per_s": 10, "switches_per_s": 20000},
 )
-def machine_stall(s: Seen) -> Iterator[Judged]:
-    """Groups of stalls within a window."""
-    reports = s.reports(Spikes)
-    if not reports:
-        raise NotApplicable("no canaries ran")
-    calls = s.reports(Calls)
-    for report in reports:
-        rows = [r for r in report.rows if r.us > s.bounds["stall_us"]]
-        cpus = {r.cpu for r in report.rows}
-        if not rows:
-            yield ok("canaries", f"{len(cpus)} canaries saw no stall")
-            continue
-        groups = _together(rows, s.bounds["window_ms"])
-        need = max(2, len(cpus))
-        whole = [g for g in groups if len({r.cpu for r in g}) >= need]
-        worst = max(r.us for r in rows)
-        evidence = saw(report.source, f"{len(whole)} of {len(groups)} stalls on all canaries")
-        if len(cpus) < 2 or share(len(whole), len(groups)) < s.bounds["share_percent"]:
+def switches(s: Seen) -> Iterator[Judged]:
+    """Rates by task."""
+    rows = s.reports(Switches)
+    if not rows:
+        raise NotApplicable("nobody counted context switches")
+    bad = False
+    for r in rows:
+        told = []
+        if (r.involuntary_per_s or 0) > s.bounds["involuntary_per_s"]:
+            told.append(f"taken off its CPU {r.involuntary_per_s:.0f} times a second")
+        if (r.migrations_per_s or 0) > s.bounds["migrations_per_s"]:
+            told.append(f"moved to another CPU {r.migrations_per_s:.0f} times a second")
+        if (r.switches_per_s or 0) > s.bounds["switches_per_s"]:
+            told.append(f"switched {r.switches_per_s:.0f} times a second")
+        if told:
+            bad = True
             yield warn(
-                f"cpu {some(sorted({r.cpu for r in rows}))}",
-                f"{len(groups)} stalls of up to {worst:g} us; {len(whole)} of them on all "
-                f"{len(cpus)} canaries at once: mostly a matter of single CPUs",
-                evidence,
-                remedy="rtla timerlat top -c CPU -a 50  (names what ran instead)",
+                f"task {r.task}",
+                f"{r.task} was {', '.join(told)}: it shares its CPU or is not pinned",
+                saw(r.source, ", ".join(told)),
+                remedy="taskset -pc CPUS PID; runqslower -P 100  (who else runs there)",
             )
-            continue
+    if not bad:
+        yield ok("switches", f"{len(rows)} tasks stay on their CPUs", saw(rows[0].source, "rates"))
+
+
+@check(
+    "jitter.log",
+    "the kernel log does not tell of long interrupts and workers",
+    means="WARN for lines by which the kernel says that a work item held a CPU for more than 10 "
+    "ms, "
+    "that an NMI handler or a timer interrupt took long. A timer interrupt of milliseconds on a "
+    "virtual machine is the hypervisor.",
+    why="The kernel counts these itself and says so once, often weeks before anybody measures.",
+    prove="dmesg -T | grep -E 'hogged CPU|took too long|interrupt took'",
+    mend="hogged CPU: the driver that the function belongs to (update it, or move unbound workers "
+    "with the workqueue cpumask). NMI: sysctl -w kernel.nmi_watchdog=0 and no perf.",
+    source="Linux kernel/workqueue.c wq_cpu_intensive_report(); arch/x86/kernel/nmi.c; "
+    "kernel/time/hrtimer.c",
+)
+def told_by_log(s: Seen) -> Iterator[Judged]:
+    """Events by kind and function."""
+    if s.snapshot.events is None:
+        raise NotApplicable("no kernel log was read")
+    found: dict[str, list[KernelEvent]] = {}
+    for e in s.snapshot.events:
+        if e.kind in ("workqueue_hog", "nmi_long"):
+            found.setdefault(str(e.details.get("function", e.kind)), []).append(e)
+    for name, lines in found.items():
+        first = lines[0]
+        hog = first.kind == "workqueue_hog"
         message = (
-            f"{len(whole)} of {len(groups)} stalls, up to {worst / 1000:g} ms, hit all "
-            f"{len(cpus)} canaries at the same time: not the scheduler, the whole machine stands "
-            "still"
+            f"the work item {name} held a CPU for more than {first.details.get('us')} us"
+            if hog
+            else "a non-maskable or timer interrupt took long: perf, the watchdog, firmware or a "
+            "hypervisor"
         )
-        found = [_matched(whole, c, s.bounds["call_ms"]) for c in calls]
-        best = max(found, default=0)
-        if calls and share(best, len(whole)) >= s.bounds["share_percent"]:
-            c = calls[found.index(best)]
-            pids = sorted({p for _, p in c.rows if p is not None})
-            who = f" of pid {some(pids)}" if pids else ""
-            yield fail(
-                "whole machine",
-                f"{message}; {best} of {len(whole)} come with a {c.what or 'listed'} call{who}",
-                evidence,
-                saw(c.source, f"{len(c.rows)} calls"),
-                remedy="poll less often and with batched field reads (nvidia-smi dmon -d 10, DCGM "
-                "instead of single queries), or stop that poller on this platform",
-            )
-            continue
-        judged = fail if worst >= s.bounds["fail_us"] else warn
-        yield judged(
-            "whole machine",
-            message + ("; no listed call goes with them" if calls else ""),
-            evidence,
-            remedy="turbostat --show CPU,SMI --interval 10 during such stalls, and strace -ttt -e "
-            "ioctl of what polls the GPU: firmware counts SMIs, a poller's times agree",
+        yield warn(
+            name if hog else "interrupts",
+            f"{message} ({len(lines)} lines)",
+            saw(first.file or "kernel log", f"line {first.line}: {first.text}"),
+            remedy="echo HOUSEKEEPING_MASK > /sys/devices/virtual/workqueue/cpumask"
+            if hog
+            else "sysctl -w kernel.nmi_watchdog=0; turbostat --show CPU,SMI --interval 10",
         )
-
-
-def _together(rows: list[Spike], window_ms: float) -> list[list[Spike]]:
-    """Stalls that began within a window of the first one of their group."""
-    groups: list[list[Spike]] = []
-    for row in sorted(rows, key=lambda r: r.at_ms):
-        if groups and row.at_ms - groups[-1][0].at_ms <= window_ms:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
-
-
-def _matched(groups: list[list[Spike]], calls: Calls, within_ms: float) -> int:
-    """How many stalls have a call that near, before or within them."""
-    times = [t for t, _ in calls.rows]
-    return sum(
-        any(-within_ms <= t - g[0].at_ms <= max(r.us for r in g) / 1000 for t in times)
-        for g in groups
-    )
+    if not found:
+        yield ok("kernel log", "no line tells of long interrupts or workers")

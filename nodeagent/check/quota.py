@@ -3,6 +3,7 @@ pressure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from nodeagent.check.record import (
@@ -183,6 +184,24 @@ def crowded(s: Seen) -> Iterator[Judged]:
         yield ok("threads", f"{threads} threads have {limit:g} CPUs")
 
 
+_SOME = re.compile(r"(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+)")
+
+
+def _pressure(path: str, text: str) -> Pressure | None:
+    shares = {m[1]: max(float(x) for x in m.groups()[1:]) for m in _SOME.finditer(text)}
+    leaf = path.rpartition("/")[2]
+    return (
+        Pressure(
+            source=shown(path),
+            resource=leaf.removesuffix(".pressure"),
+            some_percent=shares.get("some", 0.0),
+            full_percent=shares.get("full"),
+        )
+        if shares
+        else None
+    )
+
+
 @check(
     "cgroup.pressure",
     "tasks do not stand still for lack of CPU, memory or I/O",
@@ -198,7 +217,12 @@ def crowded(s: Seen) -> Iterator[Judged]:
 )
 def pressure(s: Seen) -> Iterator[Judged]:
     """Each pressure file in the input."""
-    found = s.reports(Pressure)
+    found = s.reports(Pressure) or tuple(
+        p
+        for head, tail in (("proc/pressure/", ""), ("sys/fs/cgroup", ".pressure"))
+        for path, text in s.matching(head, tail)
+        if (p := _pressure(path, text)) is not None
+    )
     if not found:
         raise NotApplicable("no pressure file is in the input")
     for p in found:

@@ -152,6 +152,16 @@ class Waits(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Switches(Report):
+    """How often a task was taken off its CPU or moved, a second: perf stat, pidstat -w."""
+
+    task: str
+    involuntary_per_s: float | None = None
+    switches_per_s: float | None = None
+    migrations_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts(Report):
     """Counters by CPU at one time: /proc/interrupts, /proc/softirqs, /proc/stat."""
 

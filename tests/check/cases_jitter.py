@@ -179,6 +179,19 @@ def stat(user: int, steal: int) -> str:
 
 PSI = "some avg10={some} avg60=1.00 avg300=0.50 total=123\nfull avg10={full} avg60=0.00 avg300=0.00 total=9\n"  # noqa: E501
 
+PERF = """\
+ Performance counter stats for process id '4711':
+
+             1,200      context-switches          #    3.038 K/sec
+             {moves}      cpu-migrations            #   20.063 /sec
+
+      60.013842178 seconds time elapsed
+"""
+PIDSTAT_W = """\
+10:00:01      UID       PID   cswch/s nvcswch/s  Command
+10:00:02        0      4711      2.00   {rate}  python3
+"""
+
 CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "jitter.latency": [
         ("cyclictest, good", P({"c.txt": cyclictest(12, 9)}), V.OK),
@@ -209,6 +222,7 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("sysjitter", P({"s.txt": "core_i:           0          1\nthreshold(ns): 200 200\n"
                                   "int_n: 10 10\nint_max(ns):  9000   1700000\n"
                                   "int_total(%): 0.1 0.1\n"}), V.FAIL),
+        ("a table", P({"l.csv": "cpu,p99_us,max_us\n4,20,412\n5,9,11\n"}), V.WARN),
         ("no tool", P({"cmdline": "root=/dev/sda1 ro"}), V.NA),
         ("a machine", H, V.NA),
     ],
@@ -292,6 +306,21 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("no stall", P({"canary.csv": canary((1, 2, 3), (40, 9, 4))}), V.OK),
         ("no canary", P(ISOLATED), V.NA),
     ],
+    "jitter.switches": [
+        ("moved", P({"p.txt": PERF.format(moves="3,000")}), V.WARN),
+        ("stays", P({"p.txt": PERF.format(moves="2")}), V.OK),
+        ("taken off", P({"p.txt": PIDSTAT_W.format(rate="850.00")}), V.WARN),
+        ("alone", P({"p.txt": PIDSTAT_W.format(rate="0.50")}), V.OK),
+        ("not counted", P(ISOLATED), V.NA),
+    ],
+    "jitter.log": [
+        ("hogs", P({"dmesg.txt": "[ 1.0] workqueue: foo_work [foo] hogged CPU for >10000us 9 times"
+                                 "\n"}), V.WARN),
+        ("a long NMI", P({"dmesg.txt": "[ 1.0] INFO: NMI handler (perf_event_nmi_handler) took too "
+                                       "long to run: 5.1 msecs\n"}), V.WARN),
+        ("nothing", P({"dmesg.txt": "[ 1.0] random: crng init done\n"}), V.OK),
+        ("no log", P(ISOLATED), V.NA),
+    ],
     "jitter.tick": [
         ("stopped", P({"i.t0": interrupts((0, 5)), "i.t10": interrupts((2500, 9)), **NOHZ}), V.OK),
         ("runs", P({"i.t0": interrupts((0, 5)), "i.t10": interrupts((2500, 2500)), **NOHZ}),
@@ -312,6 +341,8 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
                           **ISOLATED}), V.WARN),
         ("shootdowns elsewhere", P({"i.t0": interrupts((0, 5)),
                                     "i.t10": interrupts((9, 9), (900, 0)), **ISOLATED}), V.OK),
+        ("a flood, nothing isolated", P({"i.t0": interrupts((0, 5)),
+                                         "i.t10": interrupts((9, 9), (0, 90_000))}), V.WARN),
         ("machine check", P({"i.t0": interrupts((0, 5)), "i.t10": interrupts((9, 9), mce=2)}),
          V.WARN),
         ("mpstat -I", P({"m.txt": "10:00:01 AM  CPU     NMI/s     TLB/s\n10:00:02 AM    5  0.00  "
@@ -360,6 +391,8 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("CPU", P({"cpu.pressure": PSI.format(some="42.00", full="0.00")}), V.WARN),
         ("memory", P({"memory.pressure": PSI.format(some="30.00", full="21.00")}), V.WARN),
         ("thrashing", P({"memory.pressure": PSI.format(some="90.00", full="81.00")}), V.FAIL),
+        ("by its path", P({"x.txt": "/proc/pressure/cpu: some avg10=38.10 avg60=30.00 avg300=20.00 "
+                                    "total=1\n"}), V.WARN),
         ("none", P(ISOLATED), V.NA),
     ],
 }  # fmt: skip

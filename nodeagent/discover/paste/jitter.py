@@ -32,6 +32,8 @@ READERS: tuple[Reader, ...] = (
     bpf_times.read_offcpu,
     waits.read_perf_sched,
     waits.read_pidstat,
+    waits.read_pidstat_w,
+    waits.read_perf_stat,
     waits.read_schedstat,
     waits.read_pressure,
     waits.read_table,

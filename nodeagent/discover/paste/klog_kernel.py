@@ -79,7 +79,7 @@ STALL = Topic(
         rule("rt_throttled", r"sched: (?:RT|DL) (?:throttling|replenish)"),
         rule(
             "workqueue_hog",
-            r"workqueue: (?P<function>\S+) hogged CPU for >(?P<us>\d+)us",
+            r"workqueue: (?P<function>\S+)(?: \[\w+\])? hogged CPU for >(?P<us>\d+)us",
             fault=None,
             details=groups,
         ),

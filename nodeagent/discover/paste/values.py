@@ -20,6 +20,7 @@ _GROUP_KEY = re.compile(r"^\s*([\w./@-]*\bcpu(?:set)?\.[a-z_.]+)\s*[:=]\s*(.*)$"
 _ARGUMENT = re.compile(r"\b(?:BOOT_IMAGE|root|isolcpus|nohz_full|rcu_nocbs|irqaffinity)=\S")
 _CONFIG = ("/etc/", "etc/", "GRUB_", "options ", "args=", "kernelopts=")
 MAX_VALUE = 64 << 10
+_CPU_HEAD = re.compile(r"^\s*CPU\d+(?:\s+CPU\d+)*\s*$", re.MULTILINE)
 MAX_TABLE = 1 << 20
 """A table (interrupts, cpuinfo) may be longer than a value."""
 _TABLES = (
@@ -65,6 +66,8 @@ def read_values(text: str, name: str) -> Part | None:
     if not files and not links:
         one = _one_file(text, name)
         if one is not None:
+            if one == "proc/interrupts" and (at := _CPU_HEAD.search(text)):
+                text = text[at.start() :]
             files[one] = text.strip()[: MAX_TABLE if one.endswith(_TABLES) else MAX_VALUE]
     for path, body in by_content(text).items():
         files.setdefault(path, body)

@@ -10,7 +10,17 @@ import csv
 import re
 from collections.abc import Iterator
 
-from nodeagent.model.latency import Calls, Pressure, Spike, Spikes, Wait, Waits
+from nodeagent.model.latency import (
+    Calls,
+    Latencies,
+    LatencyRow,
+    Pressure,
+    Spike,
+    Spikes,
+    Switches,
+    Wait,
+    Waits,
+)
 from nodeagent.model.pasted import Report
 
 MAX_ROWS = 100_000
@@ -71,6 +81,59 @@ def read_pidstat(text: str, source: str) -> Iterator[Report]:
         yield Waits(source=source, tool="pidstat", rows=tuple(rows.values()))
 
 
+_COUNTED = re.compile(
+    r"^\s*([\d,.]+)\s+(context-switches|cs|cpu-migrations|migrations|task-clock\b)", re.MULTILINE
+)
+_ELAPSED = re.compile(r"^\s*([\d.]+) seconds time elapsed", re.MULTILINE)
+_TARGET = re.compile(r"Performance counter stats for (.+?):")
+
+
+def read_perf_stat(text: str, source: str) -> Iterator[Report]:
+    """`perf stat`: context switches and migrations, by the time that it says has passed."""
+    elapsed = _ELAPSED.search(text)
+    target = _TARGET.search(text)
+    if elapsed is None or target is None or float(elapsed[1]) <= 0:
+        return
+    seconds = float(elapsed[1])
+    found = {m[2]: float(m[1].replace(",", "")) / seconds for m in _COUNTED.finditer(text)}
+    switches = found.get("context-switches", found.get("cs"))
+    moves = found.get("cpu-migrations", found.get("migrations"))
+    if switches is not None or moves is not None:
+        yield Switches(
+            source=source,
+            task=target[1].replace("'", "").strip(),
+            switches_per_s=switches,
+            migrations_per_s=moves,
+        )
+
+
+def read_pidstat_w(text: str, source: str) -> Iterator[Report]:
+    """`pidstat -w`: voluntary and involuntary switches of each task; the last line of it counts."""
+    head: list[str] = []
+    found: dict[str, Switches] = {}
+    for line in text.split("\n"):
+        words = line.split()
+        if "nvcswch/s" in words:
+            head = words[words.index("UID") :] if "UID" in words else words
+            continue
+        mine = words[-len(head) :] if head else []
+        if not head or len(words) < len(head):
+            continue
+        cells = dict(zip(head, mine, strict=True))
+        rates = [cells.get("cswch/s", ""), cells.get("nvcswch/s", "")]
+        if all(re.fullmatch(r"\d+(?:\.\d+)?", r) for r in rates):
+            task = cells.get("Command", "").lstrip("|_")
+            pid = cells.get("TID", "-")
+            pid = pid if pid.isdigit() else cells.get("TGID", cells.get("PID", ""))
+            found[pid] = Switches(
+                source=source,
+                task=f"{task} ({pid})",
+                involuntary_per_s=float(rates[1]),
+                switches_per_s=float(rates[0]) + float(rates[1]),
+            )
+    yield from found.values()
+
+
 _SCHEDSTAT = re.compile(r"^\s*(\d+) (\d+) (\d+)\s*$")
 _CPU_SCHEDSTAT = re.compile(r"^cpu(\d+)((?: \d+){9})\s*$", re.MULTILINE)
 
@@ -129,6 +192,11 @@ def read_pressure(text: str, source: str) -> Iterator[Report]:
         )
 
 
+_LATE = (
+    "overshoot", "latency", "lat", "stall", "gap", "late", "jitter", "max", "max_latency",
+    "latency_max", "worst", "spike", "p99.99", "p9999", "p99.9", "p999", "p99",
+)  # fmt: skip
+"""Columns that tell how late, the worst first where a table has several."""
 _UNIT = re.compile(r"(.*?)_?\(?(ns|us|ms|s|sec)\)?$")
 
 
@@ -167,9 +235,7 @@ def read_table(text: str, source: str) -> Iterator[Report]:
     pid = _first(columns, "tid", "pid")
     at = _first(columns, "ts", "time", "timestamp", "t", "at", "when")
     cpu = _first(columns, "cpu", "core")
-    late = _first(
-        columns, "overshoot", "latency", "lat", "stall", "gap", "late", "jitter", "max", "spike"
-    )
+    late = _first(columns, *_LATE)
     if run and wait and run[1] and wait[1]:
         rows = []
         for row in body:
@@ -193,6 +259,9 @@ def read_table(text: str, source: str) -> Iterator[Report]:
                 spikes.append(Spike(at_ms=when * (at[1] or 1e6) / 1e3, cpu=where, us=us * late[1]))
         if spikes:
             yield Spikes(source=source, rows=tuple(spikes))
+    elif late and late[1] and cpu:
+        # Not a moment each, but a figure for each CPU.
+        yield from _figures(body, source, late, cpu, task)
     elif at and not cpu and len(columns) <= 4 and _CALLS.search(source.rpartition("/")[2]):
         calls = []
         for row in body:
@@ -205,6 +274,28 @@ def read_table(text: str, source: str) -> Iterator[Report]:
                 (w.upper() for w in ("nvml", "ioctl", "smi", "ipmi", "rsmi") if w in leaf), ""
             )
             yield Calls(source=source, what=what, rows=tuple(calls))
+
+
+def _figures(
+    body: list[list[str]],
+    source: str,
+    late: tuple[int, float],
+    cpu: tuple[int, float] | None,
+    task: tuple[int, float] | None,
+) -> Iterator[Report]:
+    rows = []
+    for row in body:
+        us = _number(row[late[0]])
+        if us is not None:
+            rows.append(
+                LatencyRow(
+                    cpu=_whole(row[cpu[0]]) if cpu else None,
+                    max_us=us * late[1],
+                    task=row[task[0]].strip() if task else "",
+                )
+            )
+    if rows:
+        yield Latencies(source=source, tool="the table", rows=tuple(rows))
 
 
 _CALLS = re.compile(r"call|nvml|poll|ioctl|smi|ipmi", re.IGNORECASE)
