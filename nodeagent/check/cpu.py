@@ -379,7 +379,8 @@ def watchdog(s: Seen) -> Iterator[Judged]:
 @check(
     "cpu.l3-split",
     "isolated CPUs cover whole L3 groups or stay inside one",
-    means="INFO when the isolated set takes part of several L3 groups.",
+    means="INFO when the isolated set takes part of several L3 groups of packages that have "
+    "several (CCDs). One L3 cache for each socket is never split: its other CPUs are the system's.",
     why="Threads that share data across L3 caches (CCDs on EPYC) pay a cross-die transfer for each "
     "shared line: 16-25 % was measured for one workload.",
     prove="grep . /sys/devices/system/cpu/cpu*/cache/index3/shared_cpu_list | sort -u -t: -k2",
@@ -392,13 +393,17 @@ def l3_split(s: Seen) -> Iterator[Judged]:
     groups = [c for c in s.snapshot.topology.caches if c.level == 3 and c.cpus]
     if len(groups) < 2:
         raise NotApplicable("fewer than two L3 groups are known")
-    part = [c.cpus for c in groups if c.cpus & cpus and c.cpus - cpus]
+    packages = s.packages()
+    s.whole(f"{CPU}/cpu", leaf="shared_cpu")
+    # Where a socket has one L3 cache, the system's own CPUs have to be beside the isolated ones.
+    small = [c for c in groups if not any(p.cpus <= c.cpus for p in packages)]
+    part = [c.cpus for c in small if c.cpus & cpus and c.cpus - cpus]
     if len(part) > 1:
         yield info(
             f"cpu {cpus}",
             f"the isolated set takes part of {len(part)} L3 groups: {some(part, 4)}",
             saw(path, text),
-            remedy=f"isolcpus={part[0]}  (whole L3 groups; nohz_full= and rcu_nocbs= alike)",
+            remedy=f"isolcpus={part[-1]}  (whole L3 groups; nohz_full= and rcu_nocbs= alike)",
         )
     else:
         yield ok(f"cpu {cpus}", f"{len(groups)} L3 groups, at most one isolated in part")

@@ -67,7 +67,8 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
             *(saw(_path(i), str(lands(i))) for i in loose[:3]),
             saw("proc/interrupts", f"{first.name}: {fired[first.number]} on CPUs {cpus}"),
             saw(path, text),
-            remedy=f"echo HOUSEKEEPING_CPUS > /proc/irq/{first.number}/smp_affinity_list  "
+            remedy=f"echo {(s.snapshot.topology.online - cpus) or 'CPUS'} > "
+            f"/proc/irq/{first.number}/smp_affinity_list  "
             "(each of them; keep irqbalance from undoing it)",
         )
     else:

@@ -11,6 +11,8 @@ from nodeagent.cli.main import Invocation
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from nodeagent.check.record import Check
+
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
@@ -18,6 +20,13 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     from nodeagent.check.judge import CHECKS
 
     return [CompletionItem(c.id, help=c.title) for c in CHECKS if c.id.startswith(incomplete)]
+
+
+def _group(name: str) -> tuple[Check, ...]:
+    """The checks of a group, such as `numa`; none for anything else."""
+    from nodeagent.check.judge import CHECKS
+
+    return tuple(c for c in CHECKS if c.id.startswith(f"{name.rstrip('.')}."))
 
 
 def _emit(checks: list[dict[str, str]]) -> None:
@@ -30,6 +39,7 @@ def _emit(checks: list[dict[str, str]]) -> None:
 
 @click.command(
     epilog="\b\nExamples:  nodeagentctl explain isolation.irqaffinity-overlap\n"
+    "           nodeagentctl explain numa       (lists a group)\n"
     "           nodeagentctl explain            (lists every check)"
 )
 @click.argument("check_id", metavar="[ID]", required=False, shell_complete=_complete)
@@ -49,14 +59,16 @@ def explain(invocation: Invocation, check_id: str | None, markdown: bool) -> Non
         text_only(invocation.output, "explain --markdown prints a document")
         click.echo(document(CHECKS), nl=False)
         return
-    if check_id is None:
+    listed = CHECKS if check_id is None else _group(check_id)
+    if listed:
         if invocation.output != "table":
-            _emit([{"id": c.id, "title": c.title} for c in CHECKS])
+            _emit([{"id": c.id, "title": c.title} for c in listed])
             return
-        width = max(len(c.id) for c in CHECKS)
-        for c in CHECKS:
+        width = max(len(c.id) for c in listed)
+        for c in listed:
             click.echo(f"{c.id:{width}}  {c.title}")
         return
+    assert check_id is not None
     found = BY_ID.get(check_id)
     if found is None:
         close = difflib.get_close_matches(check_id, list(BY_ID), 3, 0.5)

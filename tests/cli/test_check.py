@@ -143,3 +143,7 @@ def test_explain(bin_dir: pathlib.Path) -> None:
     assert wrong.returncode == 64
     assert "did you mean isolation.irqaffinity-overlap" in wrong.stderr
     assert "isolation.in-force" in run(bin_dir, "explain").stdout
+    group = run(bin_dir, "explain", "isolation").stdout.splitlines()
+    assert len(group) > 10 and all(line.startswith("isolation.") for line in group)
+    out = json.loads(run(bin_dir, "-o", "json", "explain", "numa").stdout)
+    assert {c["id"].partition(".")[0] for c in out["checks"]} == {"numa"}
