@@ -70,13 +70,17 @@ def read_lspci(text: str, name: str = "lspci") -> Part | None:
     """The functions in a text, and registers that stand there alone; None when there are none."""
     blocks: list[_Block] = []
     loose: list[str] = []
+    near = False
     for line in text.split("\n"):
         if len(line) > MAX_LINE:
             continue
         block = _head(line)
         if block is not None:
             blocks.append(block)
-        elif blocks and (line[:1] in ("\t", " ") or line.startswith(_OUTDENTED)):
+            near = True
+        elif blocks and (near or line[:1] in ("\t", " ")):
+            # Tabs get lost on the way here; an empty line ends what hangs on them.
+            near = near and bool(line)
             blocks[-1].lines.append(line)
         elif not blocks:
             loose.append(line)
@@ -88,11 +92,6 @@ def read_lspci(text: str, name: str = "lspci") -> Part | None:
     functions = _functions(_joined(blocks, tree))
     facts = {"pci": [fact(p) for p in functions]} if functions else {}
     return Part(kind="lspci", facts=facts, functions=functions, reports=reports)
-
-
-_OUTDENTED = ("LnkCap:", "LnkSta:", "DevCtl:", "DevCap:", "ACSCtl:", "ACSCap:", "Kernel driver",
-              "NUMA node:", "Capabilities:", "Region ", "UESta:", "CESta:", "DevSta:")  # fmt: skip
-"""Lines of a function that lost their tab on the way here."""
 
 
 def fact(p: PciFunction) -> dict[str, object]:
@@ -128,13 +127,13 @@ def fact(p: PciFunction) -> dict[str, object]:
 
 
 def _head(line: str) -> _Block | None:
+    if m := _NUMBERS.match(line):
+        return _block(m[1], m[2], m[3], m[4])
     if m := _HEAD.match(line):
         code = (m[3] or _CLASSES.get(m[2], "")).lower()
         ids = _IDS.findall(m[4])
         vendor, device = ids[-1] if ids else ("", "")
         return _block(m[1], code, vendor or _vendor(m[4], code), device)
-    if m := _NUMBERS.match(line):
-        return _block(m[1], m[2], m[3], m[4])
     if m := _MACHINE.match(line):
         try:
             words = shlex.split(m[2])
