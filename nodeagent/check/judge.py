@@ -186,6 +186,7 @@ _ALL: tuple[Check, ...] = (
     gpu_users.cpuset,
     cpu_groups.l3_groups,
     layout.guest_cells,
+    layout.guest_flat,
     layout.slurm_gres,
     layout.dimms,
     numa_misses.misses,

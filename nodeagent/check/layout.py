@@ -112,6 +112,40 @@ def _split(g: GuestNuma) -> str | None:
 
 
 @check(
+    "numa.guest-flat",
+    "a guest is told how its GPUs lie",
+    means="WARN in a virtual machine whose matrix shows several GPUs without direct links all "
+    "alike (PHB everywhere, one NUMA node): the hypervisor hides the host's layout. INFO where "
+    "the guest is told some. NA on hardware, and without a pasted matrix.",
+    why="Every group of GPUs then looks as good as any other, and half of them cross sockets.",
+    prove="systemd-detect-virt; lscpu | grep -E 'Hypervisor|NUMA'; nvidia-smi topo -m",
+    mend="Ask the host's operator for the NUMA map of these GPUs, or for pcie-expander-bus and "
+    "vNUMA cells; give NCCL the real layout with NCCL_TOPO_FILE.",
+    source="NCCL user guide, NCCL_TOPO_FILE; libvirt domain XML format, controllers",
+)
+def guest_flat(s: Seen) -> Iterator[Judged]:
+    """The matrix of a guest."""
+    virtual, m = s.snapshot.host.virtual, s.snapshot.matrix
+    if virtual is None or m is None or len(m.gpus) < 2:
+        raise NotApplicable("no guest's matrix with several GPUs was pasted")
+    classes = {c for (a, b), c in m.links.items() if a in m.gpus and b in m.gpus}
+    nodes = {str(n) for n in m.numa_affinity.values() if n}
+    evidence = saw(m.source, f"classes {some(sorted(classes))}; nodes {some(sorted(nodes)) or '-'}")
+    if classes <= {"PHB", "SYS"} and len(classes) == 1 and len(nodes) < 2:
+        yield warn(
+            f"gpu {some(m.gpus)}",
+            f"this is a guest ({virtual}), and its {len(m.gpus)} GPUs look all alike "
+            f"({some(classes)}): the hypervisor hides how they lie, locality is not to be trusted",
+            evidence,
+            remedy="ask the host's operator for the NUMA map of these GPUs (pxb-pcie), or set "
+            "NCCL_TOPO_FILE to the cloud's topology file",
+        )
+    else:
+        yield info(f"gpu {some(m.gpus)}", f"this is a guest ({virtual}): locality as it is told",
+                   evidence)  # fmt: skip
+
+
+@check(
     "gpu.slurm-gres",
     "Slurm's GPU lines fit the machine",
     means="FAIL when Slurm drained the node for missing GPUs or cores, or gres.conf names cores "

@@ -43,6 +43,9 @@ def dimm(locator: str, size: str = "32 GB", speed: str = "4800 MT/s") -> str:
 FOUR = "".join(dimm(f"CPU{c}_DIMM_{x}1") for c in (1, 2) for x in "AB")
 STAT = "      node0 node1\nnuma_hit 1000 1000\nnuma_miss 0 {}\nnuma_foreign {} 0\n"
 
+GUEST = "CPU(s): 16\nOn-line CPU(s) list: 0-15\nSocket(s): 16\nHypervisor vendor: KVM\n"
+FLAT = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-15\nGPU1\tPHB\t X \t0-15\n"
+
 CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "cpu.l3-groups": [
         ("one for each node", P(x=lscpu_e(0, 0, 1, 1, nodes=True)), V.OK),
@@ -63,6 +66,11 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("by QEMU", P(x="-smp 8 -numa node,nodeid=0,cpus=0-3 -numa node,nodeid=1,cpus=4-7"),
          V.WARN),
         ("not told", P(x=MATRIX), V.NA),
+    ],
+    "numa.guest-flat": [
+        ("all alike", P(x=GUEST, m=FLAT), V.WARN),
+        ("told apart", P(x=GUEST, m=MATRIX), V.INFO),
+        ("on hardware", P(x=GUEST.replace("Hypervisor vendor: KVM\n", ""), m=FLAT), V.NA),
     ],
     "gpu.slurm-gres": [
         ("fits", P(g="NodeName=n1 Name=gpu File=/dev/nvidia[0-1] Cores=0-15\n", n=NODE), V.OK),
@@ -91,3 +99,5 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
 }  # fmt: skip
 ALWAYS_SEE = set(CASES)
 """They judge what was pasted; the rest was never asked for."""
+ONLY_TELL = {"numa.guest-flat"}
+"""These have nothing to approve of."""

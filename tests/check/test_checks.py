@@ -754,6 +754,7 @@ def test_each_check_is_tried_on_every_side() -> None:
     always_see |= cases_pcie.ALWAYS_SEE
     only_tell |= cases_pcie.ONLY_TELL
     always_see |= cases_layout.ALWAYS_SEE
+    only_tell |= cases_layout.ONLY_TELL
     always_apply |= cases_machine.ALWAYS_APPLY
     for check_id in BY_ID.keys() - cases_machine.ASKED:
         tried = {v for c, _, _, v in CASES if c == check_id}

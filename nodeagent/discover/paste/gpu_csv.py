@@ -73,7 +73,10 @@ _NAMES = {
     "recovery_action": "recovery", "reset_status.reset_required": "reset",
     "reset_status.drain_and_reset_recommended": "drain",
     "clocks_throttle_reasons.active": "mask", "clocks_event_reasons.active": "mask",
-    "throttle": "mask", "throttle_reasons": "mask", "clocks_throttle": "mask",
+    "throttle": "mask", "throttle_reason": "mask", "clocks_event_reasons": "mask",
+    "remapped_rows_pending": "remap_pending", "remapped_rows_failure": "remap_failure",
+    "row_remap_failed": "remap_failure", "fabric_state_now": "fabric", "ecc_errors": "due",
+    "throttle_reasons": "mask", "clocks_throttle": "mask",
     "pcie_replays": "replays", "replays": "replays", "replay_counter": "replays",
     "pid": "pid", "process_name": "process", "comm": "process", "process": "process",
     "command": "process", "used_memory": "process_used", "used_gpu_memory": "process_used",
@@ -112,6 +115,8 @@ def read_gpu_csv(text: str, name: str) -> Part | None:
             apps.append((row, line_number))
         else:
             reports += _gpu(row, units, flags, name, line_number)
+    if not reports and not apps and len(lines) <= MAX_LOOSE:
+        reports += _loose(lines, name)
     states = [r for r in reports if isinstance(r, GpuState)]
     if apps and not states:
         reports += _alone(apps, name)
@@ -185,6 +190,41 @@ def _holder(row: Mapping[str, str], source: str, line: int) -> DeviceHolder | No
     )
 
 
+MAX_LOOSE = 400
+"""Lines of a text in which single `GPU 0: key value, key value` lines are looked for."""
+_OF_GPU = re.compile(r"^\s*(?:GPU|gpu)[ _]?(\d{1,4})\b\s*[:,-]?\s*(\S.{0,400}?)\s*$")
+_VALUE = r"(\S{1,40}(?: [\w%/]{1,12}){0,2})\s*$"
+_SAID = re.compile(rf"^\s*([A-Za-z][\w. /%()-]{{1,60}}?)\s*[:=]\s*{_VALUE}")
+_SAID_BARE = re.compile(rf"^\s*([A-Za-z][\w. /%()-]{{1,60}}?)\s+{_VALUE}")
+
+
+def _loose(lines: list[str], source: str) -> list[Report]:
+    """What people write down of a GPU on one line. Only words that are columns elsewhere count."""
+    found: list[Report] = []
+    for number, line in enumerate(lines, 1):
+        m = _OF_GPU.match(line)
+        if m is None:
+            continue
+        row: dict[str, str] = {}
+        for piece in re.split(r"[,;|]|: (?=[a-z ]+ \w+(?:,|$))", m[2]):
+            said = _SAID.match(piece) or _SAID_BARE.match(piece)
+            if said is None:
+                continue
+            words = said[1].lower().split()
+            # The longest end of the words that is a column: "rows remap pending".
+            what = next(
+                (w for i in range(len(words)) if (w := _meaning("_".join(words[i:])))), ""
+            ) or _PLAIN.get(words[-1], "")
+            if what and not what.startswith("flag:") and what not in _IDS:
+                row.setdefault(what, said[2])
+        if row.keys() - {"name", "load", "process"}:
+            row["index"] = m[1]
+            found += _gpu(row, {}, {}, source, number)
+    return found
+
+
+_PLAIN = {"pending": "remap_pending", "failure": "remap_failure", "uncorrectable": "remap_due",
+          "correctable": "remap_ce"}  # fmt: skip
 _LOAD = {"load": True, "loaded": True, "busy": True, "under load": True, "idle": False}
 
 

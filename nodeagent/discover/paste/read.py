@@ -69,7 +69,8 @@ _REPORTS = tuple(
         (read_peers, r"GPU\d"),
         (read_gpu_csv, r"gpu|pstate|pid|pcie|util|uuid|bdf|width|index"),
         (read_gpu_stack, r"nvidia|nvml|cuda|driver|fabric|nvswitch|bridge|dcgm|/dev/|allowed_list"
-                         r"|membind|gpu is|amdgpu|rsmi|amdsmi|kernel.module|10de"),
+                         r"|membind|gpu is|amdgpu|rsmi|amdsmi|kernel.module|10de|device"
+                         r"|initialized"),
         (read_rdma, r"port|state|hca"),
         (read_environ, r"(?:CUDA|NVIDIA|NCCL|RCCL|HIP|ROCR|HSA|VLLM|SGLANG|OMP|KMP|GOMP|TORCH|UCX"
                        r"|GLOO|NVSHMEM|DEVICE)_[A-Z]"),
