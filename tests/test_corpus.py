@@ -45,3 +45,11 @@ def test_reference_fields_of_all_machines(
     assert ", 0 errors" in text
     scored = text.count("\n" + kinds[0] + "/") + text.startswith(kinds[0] + "/")
     assert 0 < scored <= items(shared, kinds)
+
+
+def test_verdicts_of_all_cases_made_of_real_output(
+    shared: pathlib.Path, bin_dir: pathlib.Path
+) -> None:
+    """Cases whose tables somebody invented for them have no target and are left out."""
+    text = score(shared, "score_cases.py", bin_dir, "--real-only", "--need", "95")
+    assert text.count("expected ") >= 30
