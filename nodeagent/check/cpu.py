@@ -390,11 +390,10 @@ def watchdog(s: Seen) -> Iterator[Judged]:
 def l3_split(s: Seen) -> Iterator[Judged]:
     """L3 groups that are isolated in part."""
     cpus, (path, text) = quiet(s)
-    groups = [c for c in s.snapshot.topology.caches if c.level == 3 and c.cpus]
+    groups = s.l3_groups()
     if len(groups) < 2:
         raise NotApplicable("fewer than two L3 groups are known")
     packages = s.packages()
-    s.whole(f"{CPU}/cpu", leaf="shared_cpu")
     # Where a socket has one L3 cache, the system's own CPUs have to be beside the isolated ones.
     small = [c for c in groups if not any(p.cpus <= c.cpus for p in packages)]
     part = [c.cpus for c in small if c.cpus & cpus and c.cpus - cpus]
@@ -421,6 +420,7 @@ def l3_split(s: Seen) -> Iterator[Judged]:
 )
 def sum_of_nodes(s: Seen) -> Iterator[Judged]:
     """Each online CPU on exactly one node."""
+    s.whole(f"{CPU}/online")
     nodes = s.nodes()
     online = s.snapshot.topology.online
     seen: Counter[int] = Counter(c for n in nodes for c in n.cpus)

@@ -70,6 +70,7 @@ def log(s: Seen) -> Iterator[Judged]:
     if events is None:
         if (reason := s.snapshot.why_unread("dev/kmsg")) is not None:
             raise s.unread("dev/kmsg", reason)
+        s.whole("derived/kernel_log")
         raise NotApplicable("no kernel log was read")
     found = _incidents(s, events)
     for incident in found:

@@ -35,9 +35,17 @@ def fed(s: Seen) -> None:
         raise NotApplicable("no feeder runs here; a policy that names this check asks all the same")
 
 
+def states(s: Seen) -> None:
+    """Raises Missing when it is not told whether each physical NIC is up."""
+    s.whole(NET, "sys/devices/pci", leaf="operstate")
+    blank = next((n.name for n in s.snapshot.nics if n.bdf and n.operstate == ""), None)
+    if blank is not None:
+        raise Missing(f"{NET}/{blank}/operstate", "the file is empty", READ_BY_HAND)
+
+
 def physical(s: Seen) -> list[NicFacts]:
     """Network interfaces of PCI functions that are up. Raises NotApplicable when there are none."""
-    s.whole(NET, "sys/devices/pci", leaf="operstate")
+    states(s)
     up = [n for n in s.snapshot.nics if n.bdf and n.operstate == "up"]
     if not up:
         raise NotApplicable("no physical NIC is up")
@@ -116,8 +124,8 @@ def rp_filter(s: Seen) -> Iterator[Judged]:
 def nic_link(s: Seen) -> Iterator[Judged]:
     """Speed of what is up."""
     up = [n for n in s.snapshot.nics if n.bdf and n.operstate == "up" and n.speed_mbps]
-    for leaf in ("operstate", "speed"):
-        s.whole(NET, "sys/devices/pci", leaf=leaf)
+    states(s)
+    s.whole(NET, "sys/devices/pci", leaf="speed")
     if not up:
         raise NotApplicable("no physical NIC is up with a speed")
     slow = [n for n in up if (n.speed_mbps or 0) < s.bounds["mbps"]]

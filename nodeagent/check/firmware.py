@@ -83,9 +83,8 @@ def bridge_node(s: Seen) -> Iterator[Judged]:
 def l3(s: Seen) -> Iterator[Judged]:
     """Each L3 against the packages."""
     topology = s.snapshot.topology
-    groups = [c for c in topology.caches if c.level == 3 and c.cpus]
+    groups = s.l3_groups()
     packages = s.packages()
-    s.whole("sys/devices/system/cpu/cpu", leaf="shared_cpu")
     if not groups or len(packages) < 2:
         raise NotApplicable("no L3 group is known, or there is one package")
     wrong = [

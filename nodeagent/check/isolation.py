@@ -142,6 +142,7 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
     """What the log said about the command line."""
     texts = s.snapshot.texts
     if s.snapshot.events is None:
+        s.whole("derived/kernel_log")
         raise NotApplicable("no kernel log was read")
     words = texts.get("log/unknown-parameters", "")
     lost = [w for w in words.split() if w.partition("=")[0].replace("-", "_") in LISTS]

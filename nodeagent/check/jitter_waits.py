@@ -308,6 +308,7 @@ def switches(s: Seen) -> Iterator[Judged]:
 def told_by_log(s: Seen) -> Iterator[Judged]:
     """Events by kind and function."""
     if s.snapshot.events is None:
+        s.whole("derived/kernel_log")
         raise NotApplicable("no kernel log was read")
     found: dict[str, list[KernelEvent]] = {}
     for e in s.snapshot.events:

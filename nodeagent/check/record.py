@@ -11,7 +11,7 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.finding import Evidence, Verdict
 from nodeagent.model.pasted import Report
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.topology import NodeKind, NumaNode, Package
+from nodeagent.model.topology import Cache, NodeKind, NumaNode, Package
 
 AS_ROOT = "run it as root: sudo nodeagentctl topology check"
 """Remedy of every UNKNOWN that only a missing right causes; such lines are folded into one."""
@@ -281,6 +281,13 @@ class Seen:
             absent = unread.reason == NO_SUCH_FILE and not self.snapshot.complete
             if path.rpartition("/")[2] == leaf and not absent:
                 raise self.unread(path, unread.reason)
+
+    def l3_groups(self) -> tuple[Cache, ...]:
+        """The L3 caches that have CPUs. Raises Missing when a file that tells them could not be
+        read."""
+        for leaf in ("level", "type", "shared_cpu"):
+            self.whole("sys/devices/system/cpu/cpu", leaf=leaf)
+        return tuple(c for c in self.snapshot.topology.caches if c.level == 3 and c.cpus)
 
     def packages(self) -> tuple[Package, ...]:
         """The packages. Raises Missing when a file that tells them could not be read."""

@@ -80,6 +80,7 @@ SIZE = "derived/dev_shm_bytes"
 def used(s: Seen) -> Iterator[Judged]:
     """statvfs of the live machine, as the capture keeps it."""
     texts = s.snapshot.texts
+    s.whole(USED, SIZE)
     held, size = texts.get(USED, ""), texts.get(SIZE, "")
     if not held.isdigit() or not size.isdigit() or not int(size):
         raise NotApplicable("nobody looked how full /dev/shm is")
