@@ -21,7 +21,9 @@ from nodeagent.check.record import (
     unknown,
     warn,
 )
+from nodeagent.model.finding import Evidence
 from nodeagent.model.pci import Link, PciFunction
+from nodeagent.model.pcie_said import AerCounters
 
 
 def gb_s(speed_gts: float, width: int) -> float:
@@ -304,6 +306,38 @@ def _bits(functions: list[PciFunction], live: bool) -> Iterator[Judged]:
             )
 
 
+def _counted(counters: tuple[AerCounters, ...], bound: float) -> Iterator[Judged]:
+    """Pasted counters, with or without the device's name."""
+    fine = []
+    for c in counters:
+        who = c.device or "the device"
+        errors = f" ({some(c.names, 6)})" if c.names else ""
+        evidence = Evidence(
+            path=c.source,
+            text=f"{who}: correctable {c.correctable}, non-fatal {c.nonfatal}, fatal {c.fatal}",
+        )
+        remedy = f"dmesg | grep -iE 'AER|{c.device or 'PCIe Bus Error'}'; reseat the card, "
+        if c.fatal or c.nonfatal:
+            yield fail(
+                c.device or "pcie",
+                f"{who} had {c.fatal} fatal and {c.nonfatal} non-fatal errors{errors}",
+                evidence,
+                remedy=remedy + "exchange the riser",
+            )
+        elif c.correctable > bound:
+            yield warn(
+                c.device or "pcie",
+                f"{who} had {c.correctable} correctable errors since boot{errors}: the link "
+                "retries, which is the early warning before a device is lost",
+                evidence,
+                remedy=remedy + "watch the rate of the counters",
+            )
+        else:
+            fine.append(evidence)
+    if fine:
+        yield ok("pcie", f"{len(fine)} devices counted no errors that matter", *fine[:4])
+
+
 @check(
     "pcie.aer",
     "no PCIe errors were counted",
@@ -321,7 +355,11 @@ def _bits(functions: list[PciFunction], live: bool) -> Iterator[Judged]:
 )
 def aer(s: Seen) -> Iterator[Judged]:
     """Counters of the devices and of all bridges above them."""
+    counters = s.snapshot.pasted.of(AerCounters) if s.snapshot.pasted is not None else ()
+    yield from _counted(counters, s.bounds["correctable"])
     devices = serious(s)
+    if not devices and counters:
+        return
     if not devices:
         raise NotApplicable("no GPU, NIC or NVMe drive is here")
     topology = s.snapshot.topology

@@ -31,10 +31,16 @@ from nodeagent.model.topology import Path
 
 MIB, GIB = 1 << 20, 1 << 30
 LSPCI = "sudo lspci -vvv | nodeagentctl diagnose -"
-ACS_OFF = (
-    "disable ACS in the BIOS; until the next boot: setpci -s BRIDGE ECAP_ACS+6.w=0000 (not on a "
-    "machine that passes devices to guests: with VFIO or SR-IOV it is the isolation)"
-)
+
+
+def _acs_off(bridges: list[str]) -> str:
+    """The remedy, with the bridges' names where they are known."""
+    named = f"for b in {' '.join(bridges)}; do setpci -s $b" if bridges else "setpci -s BRIDGE"
+    done = "; done" if bridges else ""
+    return (
+        f"disable ACS in the BIOS; until the next boot: {named} ECAP_ACS+6.w=0000{done} (not on a "
+        "machine that passes devices to guests: with VFIO or SR-IOV it is the isolation)"
+    )
 
 
 def _config(p: PciFunction) -> str:
@@ -172,11 +178,16 @@ def _ports(s: Seen, ports: list[PciFunction], *, direct: bool) -> Iterator[Judge
             else ""
         )
         sentence = (
-            f"ACS redirect is on at {len(on)} bridges {where} ({some((p.bdf for p in on), 4)}): "
+            f"ACS redirect is on at {len(on)} of {len(ports)} bridges {where}: "
             f"peer-to-peer goes through the root{tail}"
         )
         judge = fail if direct else warn
-        yield judge(f"bridge {some((p.bdf for p in on), 4)}", sentence, *evidence, remedy=ACS_OFF)
+        yield judge(
+            f"bridge {some((p.bdf for p in on), 4)}",
+            sentence,
+            *evidence,
+            remedy=_acs_off([p.bdf for p in on[:32]]),
+        )
     elif untold and direct:
         raise config_missing(s, untold[0])
     elif untold:
@@ -206,7 +217,7 @@ def _bare(readings: tuple[AcsReading, ...]) -> Iterator[Judged]:
             f"ACS redirect is on in {len(on)} of {len(readings)} ACSCtl lines: peer-to-peer goes "
             "through the root",
             *evidence,
-            remedy=ACS_OFF,
+            remedy=_acs_off([]),
         )
     elif partly:
         flags = some(sorted({f for r in partly for f in r.on}))
@@ -354,7 +365,8 @@ def iommu_faults(s: Seen) -> Iterator[Judged]:
         + (f", of {some(devices, 4)}" if devices else ""),
         *(Evidence(path=f"{source}:{line}", text=text) for source, line, _, text in found[:4]),
         remedy="add iommu=pt to the boot arguments if GPUs and NICs talk to one another; else "
-        "update driver and firmware of the device; lspci -s BDF names it",
+        "update driver and firmware of the device: "
+        f"lspci -nnk -s {devices[0] if devices else 'BDF'}",
     )
 
 

@@ -35,6 +35,18 @@ class AcsReading(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AerCounters(Report):
+    """Totals of one function's AER files; a file that was not pasted counts nothing."""
+
+    device: str | None
+    correctable: int
+    nonfatal: int
+    fatal: int
+    names: tuple[str, ...] = ()
+    """Errors whose own counter is not zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GdsReport(Report):
     """`gdscheck -p`: what GPUDirect Storage says of itself."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nodeagent.discover import pci
+from nodeagent.discover.paste.aer import read_aer
 from nodeagent.discover.paste.cpu_table import lscpu_json, read_cpu_table
 from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
 from nodeagent.discover.paste.environ import read_environ
@@ -76,6 +77,7 @@ _REPORTS = tuple(
                        r"|GLOO|NVSHMEM|DEVICE)_[A-Z]"),
         (read_nvml_json, r"numa_node|affinity|driver|uuid"),
         (read_pcie_lines, r"Lnk"),
+        (read_aer, r"TOTAL_ERR_"),
         (read_cpu_table, r"\bCPU\b"),
         (read_cpuinfo, r"processor"),
         (read_numastat, r"numa_hit|MemTotal"),

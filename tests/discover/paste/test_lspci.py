@@ -250,3 +250,25 @@ def test_the_iommus_mode_in_a_log() -> None:
         text = f"[    0.5] iommu: Default domain type: {mode}\n"
         (found,) = findings("pcie.iommu", ("dmesg.txt", text))
         assert found.verdict is verdict
+
+
+COUNTERS = "RxErr {0}\nBadTLP 0\nTimeout 0\nTOTAL_ERR_COR {0}\n"
+AER = "/sys/bus/pci/devices/0000:40:01.1/aer_dev_"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (COUNTERS.format(0), Verdict.OK),
+        (COUNTERS.format(7), Verdict.OK),
+        (COUNTERS.format(50_000), Verdict.WARN),
+        (f"{AER}correctable:TOTAL_ERR_COR 9\n{AER}fatal:SDES 1\n{AER}fatal:TOTAL_ERR_FATAL 1\n",
+         Verdict.FAIL),
+        (f"{AER}nonfatal:CmpltTO 2\n{AER}nonfatal:TOTAL_ERR_NONFATAL 2\n", Verdict.FAIL),
+    ],
+)  # fmt: skip
+def test_pasted_error_counters(text: str, verdict: Verdict) -> None:
+    (found,) = findings("pcie.aer", ("aer.txt", text))
+    assert found.verdict is verdict
+    if "sys/bus" in text:
+        assert found.subject == "0000:40:01.1"
