@@ -70,9 +70,10 @@ def tells(line: str) -> bool:
 
 def bare(line: str) -> str:
     """A line without time stamps, level, host and `kernel:`."""
-    while (m := _PREFIX.match(line)) and m.end():
-        line = line[m.end() :]
-    return line
+    at = 0
+    while m := _PREFIX.match(line, at):
+        at = m.end()
+    return line[at:]
 
 
 def event(number: int, line: str, file: str | None = None) -> KernelEvent | None:

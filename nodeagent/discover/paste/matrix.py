@@ -28,7 +28,9 @@ _GLUED_OR_ONE = re.compile(rf"(?:{_CELL.pattern})+")
 _GLUED_LIST = re.compile(r"(X|PIX|PXB|PHB|NODE|SYS|SOC)((?:\d+(?:-\d+)?,)*\d+(?:-\d+)?|N/A)")
 """The last class and the CPU list in one word; behind NV12 the digits would have two readings."""
 _GPU = re.compile(r"GPU\d+")
-_NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\d+_(?:bond_)?\d+|[A-Za-z][A-Za-z0-9_.:\-]*\d[\w.:\-]*")
+_NAME = re.compile(
+    r"(?:GPU|NIC)\d+|mlx\d+_(?:bond_)?\d+|[A-Za-z][A-Za-z0-9_.:\-]{0,60}\d[\w.:\-]{0,60}"
+)
 _GLUED_NAMES = re.compile(r"(?:(?:GPU|NIC)\d+|mlx\d_\d+){2,}")
 _ONE_NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\d_\d+")
 _LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")

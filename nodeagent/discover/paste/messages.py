@@ -157,7 +157,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("shm/gone", r"FileNotFoundError:.{0,80}'/?(?P<file>(?:psm_|torch_|dev/shm/)\S+?)'"),
     ("shm/waiting", r"No available shared memory broadcast block found in (?P<s>\d+) second"),
     # ---- feeds, NICs, clocks
-    ("feed/xsk", r"(?:AF_XDP|xsk_\w+|xsk|XSK|[Bb]ind\w*).{0,80}?(?:\"|'|: "
+    ("feed/xsk", r"(?:AF_XDP|xsk|XSK|[Bb]ind).{0,80}?(?:\"|'|: "
                  r"|\()?(?P<error>Operation not "
                  r"supported|EOPNOTSUPP|Device or resource busy|EBUSY|Invalid argument|EINVAL|"
                  r"Operation not permitted|EPERM|-95|No buffer space available|ENOBUFS)"),
@@ -170,7 +170,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("feed/conntrack", r"nf_conntrack: (?:nf_conntrack: )?table full, dropping packet"),
     ("feed/tx-timeout", r"NETDEV WATCHDOG: (?P<nic>\S+) .{0,40}transmit queue (?P<queue>\d+) "
                         r"timed out"),
-    ("feed/link", r"(?P<nic>\w+): NIC Link is Down|(?P<nic2>\w+): Link is down|Link "
+    ("feed/link", r"\b(?P<nic>\w{1,15}): NIC Link is Down|\b(?P<nic2>\w{1,15}): Link is down|Link "
                   r"status.{0,10}down"),
     ("feed/membership", r"(?:IP_ADD_MEMBERSHIP|IPV6_JOIN_GROUP|mcast join|multicast group|add "
                         r"membership).{0,80}(?P<error>No buffer space available|No such device|"

@@ -56,9 +56,26 @@ class Part:
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|(?<![\w\]])\[(?:4|0|1)m|\x1b[()][A-Z0-9]")
 
 
+MAX_BLANK = 200
+"""Blank characters in a row, and blank lines in a row, that mean something."""
+_BLANKS = re.compile(rf"(?<!\s)[^\S\n]{{{MAX_BLANK + 1},}}")
+
+
 def clean(text: str) -> str:
-    """Without colour codes, byte-order mark and carriage returns at line ends."""
-    return _ANSI.sub("", text.lstrip("\ufeff").replace("\r\n", "\n"))
+    """Without colour codes, byte-order mark and carriage returns at line ends; of blanks without
+    an end MAX_BLANK are left, or every pattern that begins with them would try at each."""
+    text = _ANSI.sub("", text.lstrip("\ufeff").replace("\r\n", "\n"))
+    return _blank_lines(_BLANKS.sub(" " * MAX_BLANK, text))
+
+
+def _blank_lines(text: str) -> str:
+    kept: list[str] = []
+    blank = 0
+    for line in text.split("\n"):
+        blank = 0 if line and not line.isspace() else blank + 1
+        if blank <= MAX_BLANK:
+            kept.append(line if not blank else "")
+    return "\n".join(kept)
 
 
 def cpulist(text: str) -> CpuSet | None:

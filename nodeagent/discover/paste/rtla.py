@@ -175,7 +175,7 @@ def read_noise(text: str, source: str) -> Iterator[Report]:
         yield Noise(source=source, rows=tuple(last[c] for c in sorted(last)))
 
 
-_TRACER = re.compile(r"\[(\d+)\].*inner/outer\(us\):\s*(\d+)/(\d+)")
+_TRACER = re.compile(r"\[(\d+)\].{0,200}?inner/outer\(us\):\s*(\d+)/(\d+)")
 
 
 def read_hwlat(text: str, source: str) -> Iterator[Report]:

@@ -30,7 +30,7 @@ _SHOW = re.compile(
 )
 _STRACE = re.compile(
     r"(?:\[pid\s+(\d+)\]\s*|^\s*(\d+)\s+)?\b(sched_setaffinity|sched_getaffinity|set_mempolicy|"
-    r"mbind|migrate_pages|move_pages|sched_setscheduler)\((.*?)\)\s*=\s*(-?\d+)(?:\s+(E[A-Z]+))?",
+    r"mbind|migrate_pages|move_pages|sched_setscheduler)\((.{0,400}?)\)\s*=\s*(-?\d+)(?:\s+(E[A-Z]+))?",
     re.M,
 )
 _PYTHON = re.compile(r"^[^{\n]{0,80}\{(\d+(?:,\s*\d+)*)\}\s*$", re.M)
