@@ -16,26 +16,26 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.hostreport import BootFile, Irqbalance, KernelConfig, TunedActive, Wanted
 
 _ACTIVE = re.compile(
-    r"^\s*Current active profile:\s*(\S.*?)\s*$|^\s*(No current active "
+    r"^[ \t]*Current active profile:\s*(\S.*?)\s*$|^[ \t]*(No current active "
     r"profile)",
     re.M,
 )
-_VARIABLES = re.compile(r"^\s*(isolated_cores|no_balance_cores)\s*=\s*(.*)$", re.M)
-_VERIFIED = re.compile(r"^\s*Verification (succ?eeded|failed)", re.M | re.I)
+_VARIABLES = re.compile(r"^[ \t]*(isolated_cores|no_balance_cores)\s*=\s*(.*)$", re.M)
+_VERIFIED = re.compile(r"^[ \t]*Verification (succ?eeded|failed)", re.M | re.I)
 _CONFIG = re.compile(
-    r"^\s*(?:[^:\s]*:)?\s*(?:(CONFIG_\w+)=(\S+)|# (CONFIG_\w+) is not "
-    r"set)\s*$",
+    r"^[ \t]*(?:[^:\s]*:)?\s*(?:(CONFIG_\w+)=(\S+)|# (CONFIG_\w+) is not "
+    r"set)[ \t]*$",
     re.M,
 )
 _RELEASE = re.compile(r"config-(\d[\w.+~-]*?)(?:\.txt)?$")
 _GRUB = re.compile(
-    r"^\s*(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?|(?:set )?kernelopts|args|options|kargs)"
-    r"\s*[=\s]\s*[\"']?(.*?)[\"']?\s*$",
+    r"^[ \t]*(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?|(?:set )?kernelopts|args|options|kargs)"
+    r"\s*[=\s]\s*[\"']?(.*?)[\"']?[ \t]*$",
     re.M,
 )
-_BANNED = re.compile(r"^\s*(?:export\s+|Environment=[\"']?)?IRQBALANCE_\w+\s*=.*$", re.M)
+_BANNED = re.compile(r"^[ \t]*(?:export\s+|Environment=[\"']?)?IRQBALANCE_\w+\s*=.*$", re.M)
 _BALANCE = re.compile(
-    r"^\s*(?:Prevent irq assignment to these )?(isolated|adaptive-ticks|banned) "
+    r"^[ \t]*(?:Prevent irq assignment to these )?(isolated|adaptive-ticks|banned) "
     r"cpus:\s*([\da-fA-F,]+)",
     re.M | re.I,
 )

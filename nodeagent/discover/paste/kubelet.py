@@ -132,13 +132,13 @@ def _run(line: str, name: str) -> ContainerOptions:
 def _pod_yaml(text: str, name: str) -> Iterator[ContainerOptions]:
     """A pod's manifest: resources of its containers, and whether memory stands under /dev/shm."""
     if not re.search(
-        r"^\s*kind:\s*[\"']?(?:Pod|Deployment|StatefulSet|Job"
+        r"^[ \t]*kind:\s*[\"']?(?:Pod|Deployment|StatefulSet|Job"
         r"|DaemonSet)\b",
         text,
         re.M,
     ):
         return
-    if not re.search(r"^\s*-?\s*containers:", text, re.M):
+    if not re.search(r"^[ \t]*-?\s*containers:", text, re.M):
         return
     limits = _block(text, "limits")
     requests = _block(text, "requests") or limits
@@ -163,5 +163,5 @@ def _block(text: str, key: str) -> dict[str, str]:
     m = re.search(rf"^(\s*){key}:\s*\n((?:\1\s+\S.*\n?)+)", text, re.M)
     if m is None:
         return {}
-    pairs = re.findall(r"^\s*([\w./-]+):\s*[\"']?([\w.]+)", m[2], re.M)
+    pairs = re.findall(r"^[ \t]*([\w./-]+):\s*[\"']?([\w.]+)", m[2], re.M)
     return dict(pairs)

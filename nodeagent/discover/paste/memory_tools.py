@@ -24,37 +24,42 @@ from nodeagent.model.memreport import (
 from nodeagent.model.pasted import Report
 
 _DF = re.compile(
-    r"^\s*(?P<device>\S+)?(?:\s+(?P<type>[a-z][a-z0-9.]{2,10}))?\s+(?P<size>[\d.]+[KMGTP]?i?B?)\s+"
+    r"^[ \t]*(?P<device>\S+)?(?:\s+(?P<type>[a-z][a-z0-9.]{2,10}))?\s+"
+    r"(?P<size>[\d.]+[KMGTP]?i?B?)\s+"
     r"(?P<used>[\d.]+[KMGTP]?i?B?)\s+(?P<free>[\d.]+[KMGTP]?i?B?)\s+(?P<percent>\d{1,3})\s?%\s+"
-    r"(?P<mount>/\S*)\s*$"
+    r"(?P<mount>/\S*)[ \t]*$"
 )
 _LS = re.compile(
-    r"^\s*-[rwxsStT-]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(\d[\d.]*[KMGT]?)\s+\S+\s+\S+\s+\S+\s+(\S+)\s*$"
+    r"^[ \t]*-[rwxsStT-]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+"
+    r"(\d[\d.]*[KMGT]?)\s+\S+\s+\S+\s+\S+\s+(\S+)[ \t]*$"
 )
 _SHM_NAME = re.compile(
     r"^/?(?:dev/shm/)?(?:nccl-|torch_|psm_|sem\.|vllm|sglang|ray|plasma|shm_|rocm|ucx|nvshmem"
     r"|vader_|"
     r"hmat|mp-|wnsm_|sm_|open_mpi|psm2|pymp-)"
 )
-_IPCS = re.compile(r"^\s*0x[0-9a-f]{8}\s+(\d+)\s+\S+\s+\d+\s+(\d+)\s+(\d+)\b")
+_IPCS = re.compile(r"^[ \t]*0x[0-9a-f]{8}\s+(\d+)\s+\S+\s+\d+\s+(\d+)\s+(\d+)\b")
 _POOL = re.compile(
     r"(?:node(?P<node>\d+)/)?(?:hugepages/)?(?:hugepages-(?P<kb>\d+)kB/)?"
     r"\b(?P<key>nr_hugepages|free_hugepages|resv_hugepages|surplus_hugepages)\s*[=: "
     r"\t]\s*(?P<n>\d+)"
-    r"\s*$",
+    r"[ \t]*$",
     re.M,
 )
-_INFO = re.compile(r"^\s*(?:Node (\d+)[ ,]+)?HugePages_(Total|Free|Rsvd|Surp):?\s+(\d+)\s*$", re.M)
-_PAGE = re.compile(r"^\s*Hugepagesize:\s+(\d+) kB", re.M)
-_DPDK_POOL = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)([KMG])b\s+\d+[KMG]b\s*$", re.M)
-_MEM_ROW = re.compile(r"^\s*(Mem|Swap):\s+(\S+)\s+(\S+)(.*)$", re.M)
+_INFO = re.compile(
+    r"^[ \t]*(?:Node (\d+)[ ,]+)?HugePages_(Total|Free|Rsvd|Surp):?\s+(\d+)[ \t]*$", re.M
+)
+_PAGE = re.compile(r"^[ \t]*Hugepagesize:\s+(\d+) kB", re.M)
+_DPDK_POOL = re.compile(r"^[ \t]*(\d+)\s+(\d+)\s+(\d+)([KMG])b\s+\d+[KMG]b[ \t]*$", re.M)
+_MEM_ROW = re.compile(r"^[ \t]*(Mem|Swap):\s+(\S+)\s+(\S+)(.*)$", re.M)
 _SWAPON = re.compile(
-    r"^\s*(/\S+)\s+(partition"
-    r"|file)\s+([\d.]+[KMGT]?)\s+([\d.]+[KMGTB]?)\s+(-?\d+)\s*$",
+    r"^[ \t]*(/\S+)\s+(partition"
+    r"|file)\s+([\d.]+[KMGT]?)\s+([\d.]+[KMGTB]?)\s+(-?\d+)[ \t]*$",
     re.M,
 )
 _BIND = re.compile(
-    r"^\s*([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s+'([^']*)'((?:\s+\S+=\S*)*)(\s+\*Active\*)?",
+    r"^[ \t]*([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s+'([^']*)'"
+    r"((?:\s+\S+=\S*)*)(\s+\*Active\*)?",
     re.M,
 )
 _EAL = re.compile(
@@ -141,7 +146,7 @@ def _listing(text: str, name: str) -> list[ShmFile]:
     here = "/dev/shm" in name or "dev-shm" in name or "shm" in stem_of(name)[0]
     for raw in text.split("\n"):
         line = raw[:1000]
-        if re.match(r"^\s*/\S*:\s*$", line):
+        if re.match(r"^[ \t]*/\S*:[ \t]*$", line):
             here = line.strip().rstrip(":") == "/dev/shm"
         if (m := _LS.match(line)) and (here or _SHM_NAME.match(m[2])):
             size = size_of(m[1])
@@ -166,7 +171,7 @@ def _pools(text: str, name: str) -> list[HugePool]:
     for m in _INFO.finditer(text):
         at = (int(m[1]) if m[1] else None, size)
         rows.setdefault(at, {})[_POOL_KEYS[m[2]]] = int(m[3])
-    if re.search(r"^\s*Node\s+Pages\s+Size\s+Total", text, re.M):
+    if re.search(r"^[ \t]*Node\s+Pages\s+Size\s+Total", text, re.M):
         for m in _DPDK_POOL.finditer(text):
             scale = {"K": 10, "M": 20, "G": 30}[m[4]]
             rows[int(m[1]), int(m[3]) << scale] = {"nr": int(m[2])}
@@ -211,7 +216,7 @@ def _eal(text: str, name: str) -> list[EalArguments]:
 
 def _use(text: str, name: str) -> MemoryUse | None:
     rows = {m[1]: m for m in _MEM_ROW.finditer(text)}
-    head = re.search(r"^\s*total\s+used\s+free", text, re.M)
+    head = re.search(r"^[ \t]*total\s+used\s+free", text, re.M)
     if head is None or "Mem" not in rows:
         return None
     # Without a unit free prints KiB; -m and -g print plain numbers too: only the ratio is used.

@@ -15,19 +15,19 @@ from nodeagent.discover.paste.net_tools import nic_of
 from nodeagent.discover.paste.part import Part
 from nodeagent.model.netreport import Counters
 
-_STAT = re.compile(r"^\s*((?:rx|tx|port|veb|vport|queue|ch|imissed|ierrors|rss)[\w.\-\[\]]*"
+_STAT = re.compile(r"^[ \t]*((?:rx|tx|port|veb|vport|queue|ch|imissed|ierrors|rss)[\w.\-\[\]]*"
                    r"|\w*missed\w*|"
-                   r"\w*(?:drop|discard)\w*):\s*(\d{1,20})\s*$", re.M)  # fmt: skip
-_XSTAT = re.compile(r"^\s*(?:RX|TX)-(missed|errors|nombuf|packets):\s*(\d+)", re.M)
-_LINK = re.compile(r"^\s*\d+: ([\w.@-]+): <", re.M)
-_RX = re.compile(r"^\s*RX:\s+(bytes.*)\n\s*([\d ]+)$", re.M)
-_DEV = re.compile(r"^\s*([\w.@-]+):((?:\s+\d+){16})\s*$", re.M)
+                   r"\w*(?:drop|discard)\w*):\s*(\d{1,20})[ \t]*$", re.M)  # fmt: skip
+_XSTAT = re.compile(r"^[ \t]*(?:RX|TX)-(missed|errors|nombuf|packets):\s*(\d+)", re.M)
+_LINK = re.compile(r"^[ \t]*\d+: ([\w.@-]+): <", re.M)
+_RX = re.compile(r"^[ \t]*RX:\s+(bytes.*)\n\s*([\d ]+)$", re.M)
+_DEV = re.compile(r"^[ \t]*([\w.@-]+):((?:\s+\d+){16})[ \t]*$", re.M)
 _NSTAT = re.compile(
-    r"^\s*#?\s*((?:Udp6?|UdpLite|Ip|IpExt|TcpExt"
-    r"|Tcp)[A-Z]\w+)\s+(\d+)(?:\s+[\d.]+)?\s*$",
+    r"^[ \t]*#?\s*((?:Udp6?|UdpLite|Ip|IpExt|TcpExt"
+    r"|Tcp)[A-Z]\w+)\s+(\d+)(?:\s+[\d.]+)?[ \t]*$",
     re.M,
 )
-_SNMP = re.compile(r"^\s*(Udp|UdpLite|Ip|TcpExt|IpExt): ([A-Z][\w ]+)\n\s*\1: ([-\d ]+)$", re.M)
+_SNMP = re.compile(r"^[ \t]*(Udp|UdpLite|Ip|TcpExt|IpExt): ([A-Z][\w ]+)\n\s*\1: ([-\d ]+)$", re.M)
 _SU = {
     "packets received": "UdpInDatagrams",
     "packet receive errors": "UdpInErrors",
@@ -35,14 +35,14 @@ _SU = {
     "packets to unknown port received": "UdpNoPorts",
     "send buffer errors": "UdpSndbufErrors",
 }
-_SOFTNET = re.compile(r"^[0-9a-f]{8}(?: [0-9a-f]{8}){8,15}\s*$", re.M)
+_SOFTNET = re.compile(r"^[0-9a-f]{8}(?: [0-9a-f]{8}){8,15}[ \t]*$", re.M)
 _SKMEM = re.compile(r"skmem:\(r(\d+),rb(\d+),[^)]*?\bd(\d+)\)")
 _UDP = re.compile(
-    r"^\s*\d+: [0-9A-F]{8,32}:([0-9A-F]{4}) [0-9A-F]{8,32}:[0-9A-F]{4} [0-9A-F]{2} "
-    r".*\s(\d+)\s*$",
+    r"^[ \t]*\d+: [0-9A-F]{8,32}:([0-9A-F]{4}) [0-9A-F]{8,32}:[0-9A-F]{4} [0-9A-F]{2} "
+    r".*\s(\d+)[ \t]*$",
     re.M,
 )
-_TCPDUMP = re.compile(r"^\s*(\d+) packets? (captured|received by filter|dropped by "
+_TCPDUMP = re.compile(r"^[ \t]*(\d+) packets? (captured|received by filter|dropped by "
                       r"(?:kernel|interface))",
                       re.M)  # fmt: skip
 _RING_KEYS = ("inserted", "published", "read", "received", "messages", "packets", "lost", "dropped",
@@ -120,11 +120,11 @@ def _netstat(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     inside = False
     for line in text.split("\n"):
-        if re.match(r"^\w+:\s*$", line):
+        if re.match(r"^\w+:[ \t]*$", line):
             inside = line.strip() == "Udp:"
-        elif inside and (m := re.match(r"^\s+(\d+) (.+?)\s*$", line)) and m[2] in _SU:
+        elif inside and (m := re.match(r"^\s+(\d+) (.+?)[ \t]*$", line)) and m[2] in _SU:
             found[_SU[m[2]]] = int(m[1])
-        elif inside and (m := re.match(r"^\s+(\w+): (\d+)\s*$", line)):
+        elif inside and (m := re.match(r"^\s+(\w+): (\d+)[ \t]*$", line)):
             found[f"Udp{m[1]}"] = int(m[2])
     return found
 

@@ -20,38 +20,38 @@ from nodeagent.model.netreport import (
 )
 from nodeagent.model.pasted import Report
 
-_KEY = re.compile(r"^\s*([A-Za-z][\w ./()-]*?):[ \t]*(\S.*?)?\s*$")
-_AMOUNTS = re.compile(r"^\s*(Channel|Ring) parameters for ([\w.@-]+):", re.M)
-_BARE_AMOUNTS = re.compile(r"^\s*Pre-set maximums:", re.M)
+_KEY = re.compile(r"^[ \t]*([A-Za-z][\w ./()-]*?):[ \t]*(\S.*?)?[ \t]*$")
+_AMOUNTS = re.compile(r"^[ \t]*(Channel|Ring) parameters for ([\w.@-]+):", re.M)
+_BARE_AMOUNTS = re.compile(r"^[ \t]*Pre-set maximums:", re.M)
 _SETTINGS = (
-    ("features", re.compile(r"^\s*(?:Features|Offload parameters) for ([\w.@-]+):", re.M)),
-    ("coalesce", re.compile(r"^\s*Coalesce parameters for ([\w.@-]+):", re.M)),
-    ("pause", re.compile(r"^\s*Pause parameters for ([\w.@-]+):", re.M)),
-    ("timestamps", re.compile(r"^\s*Time stamping parameters for ([\w.@-]+):", re.M)),
-    ("link", re.compile(r"^\s*Settings for ([\w.@-]+):", re.M)),
+    ("features", re.compile(r"^[ \t]*(?:Features|Offload parameters) for ([\w.@-]+):", re.M)),
+    ("coalesce", re.compile(r"^[ \t]*Coalesce parameters for ([\w.@-]+):", re.M)),
+    ("pause", re.compile(r"^[ \t]*Pause parameters for ([\w.@-]+):", re.M)),
+    ("timestamps", re.compile(r"^[ \t]*Time stamping parameters for ([\w.@-]+):", re.M)),
+    ("link", re.compile(r"^[ \t]*Settings for ([\w.@-]+):", re.M)),
 )
 _XDP_LINK = re.compile(
-    r"^\s*\d+: ([\w.@-]+): "
+    r"^[ \t]*\d+: ([\w.@-]+): "
     r"<.*?\b(xdp(?:generic|drv|offload|multi)?)(?:/id:(\d+))?\b",
     re.M,
 )
 _XDP_NET = re.compile(
-    r"^\s*([\w.-]+)\((\d+)\) (?:driver|generic|offload|multi) ?(?:id "
+    r"^[ \t]*([\w.-]+)\((\d+)\) (?:driver|generic|offload|multi) ?(?:id "
     r"(\d+))?.*$",
     re.M,
 )
-_XDP_LOADER = re.compile(r"^\s*([\w.-]+)\s+(\S+)\s+(native|skb|hw|unspecified)\s+\d+\b", re.M)
+_XDP_LOADER = re.compile(r"^[ \t]*([\w.-]+)\s+(\S+)\s+(native|skb|hw|unspecified)\s+\d+\b", re.M)
 _OFFSET = re.compile(r"(?:master|path|phc|rev|sys)? ?offset\s+(-?\d+)\s+(s[0-3])\b")
 _RMS = re.compile(r"\brms\s+(\d+)\s+max\s+(\d+)\b")
-_CHRONY = re.compile(r"^\s*(Reference ID|Stratum|System time|Last offset|RMS offset|Root "
+_CHRONY = re.compile(r"^[ \t]*(Reference ID|Stratum|System time|Last offset|RMS offset|Root "
                      r"dispersion|"
                      r"Leap status)\s*:\s*(.*)$", re.M)  # fmt: skip
 _SECONDS = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?) seconds?(?: (slow|fast))?")
-_MADDR = re.compile(r"^\s*inet6?\s+((?:2[23]\d\.\d+\.\d+\.\d+)|ff[0-9a-f]{2}:\S+)", re.M)
-_IFACE = re.compile(r"^\s*\d+:\s+([\w.@-]+)\s*$")
+_MADDR = re.compile(r"^[ \t]*inet6?\s+((?:2[23]\d\.\d+\.\d+\.\d+)|ff[0-9a-f]{2}:\S+)", re.M)
+_IFACE = re.compile(r"^[ \t]*\d+:\s+([\w.@-]+)[ \t]*$")
 _NETSTAT_G = re.compile(
-    r"^\s*([\w.-]+)\s+\d+\s+((?:2[23]\d\.\d+\.\d+\.\d+)"
-    r"|ff[0-9a-f]{2}:\S+)\s*$",
+    r"^[ \t]*([\w.-]+)\s+\d+\s+((?:2[23]\d\.\d+\.\d+\.\d+)"
+    r"|ff[0-9a-f]{2}:\S+)[ \t]*$",
     re.M,
 )
 
@@ -90,7 +90,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _driver(text: str, name: str) -> list[NicDriver]:
-    if not re.search(r"^\s*driver:\s*\S", text, re.M):
+    if not re.search(r"^[ \t]*driver:\s*\S", text, re.M):
         return []
     pairs = _pairs(text)
     if not {"version", "firmware-version", "bus-info"} & pairs.keys():
@@ -152,7 +152,7 @@ def _xdp(text: str, name: str) -> list[XdpProgram]:
         XdpProgram(source=name, nic=m[1], mode=modes[m[2]], program=m[3])
         for m in _XDP_LINK.finditer(text)
     ]
-    if re.search(r"^\s*xdp:\s*$", text, re.M):
+    if re.search(r"^[ \t]*xdp:[ \t]*$", text, re.M):
         for m in _XDP_NET.finditer(text.partition("\ntc:")[0]):
             mode = m[0].split(") ")[1].split()[0]
             found.append(
@@ -226,7 +226,7 @@ def _clock(text: str, name: str) -> list[ClockState]:
                 detail=lines[-1].strip()[:200],
             )
         )
-    if m := re.search(r"^\s*System clock synchronized:\s*(yes|no)", text, re.M):
+    if m := re.search(r"^[ \t]*System clock synchronized:\s*(yes|no)", text, re.M):
         found.append(
             ClockState(
                 tool="timedatectl", source=name, offset_ns=None, synchronised=m[1] == "yes",

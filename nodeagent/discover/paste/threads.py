@@ -17,24 +17,26 @@ from nodeagent.model.pasted import Report
 
 MAX_THREADS = 65_536
 _STATUS = re.compile(
-    r"^\s*(Name|Pid|Tgid|Cpus_allowed_list|Mems_allowed_list):[ \t]*(\S.*?)[ "
+    r"^[ \t]*(Name|Pid|Tgid|Cpus_allowed_list|Mems_allowed_list):[ \t]*(\S.*?)[ "
     r"\t]*$"
 )
 _TASKSET = re.compile(
-    r"^\s*pid (\d+)'s (?:current|new) affinity (list|mask): ([0-9a-fA-FxX,-]+)", re.M
+    r"^[ \t]*pid (\d+)'s (?:current|new) affinity (list|mask): ([0-9a-fA-FxX,-]+)", re.M
 )
 _SHOW = re.compile(
-    r"^\s*(physcpubind|membind|cpubind|nodebind|policy|memory nodes):[ "
+    r"^[ \t]*(physcpubind|membind|cpubind|nodebind|policy|memory nodes):[ "
     r"\t]*(.*)$",
     re.M,
 )
 _STRACE = re.compile(
-    r"(?:\[pid\s+(\d+)\]\s*|^\s*(\d+)\s+)?\b(sched_setaffinity|sched_getaffinity|set_mempolicy|"
-    r"mbind|migrate_pages|move_pages|sched_setscheduler)\((.{0,400}?)\)\s*=\s*(-?\d+)(?:\s+(E[A-Z]+))?",
+    r"(?:\[pid\s+(\d+)\]\s*|^[ \t]*(\d+)\s+)?\b(sched_setaffinity|sched_getaffinity|set_mempolicy|"
+    r"mbind|migrate_pages|move_pages|sched_setscheduler)"
+    r"\((.{0,400}?)\)\s*=\s*(-?\d+)(?:\s+(E[A-Z]+))?",
     re.M,
 )
-_PYTHON = re.compile(r"^[^{\n]{0,80}\{(\d+(?:,\s*\d+)*)\}\s*$", re.M)
-_NUMA_MAPS = re.compile(r"^\s*[0-9a-f]{6,16} (?:default|bind|prefer|interleave|local|weighted)\S* "
+_PYTHON = re.compile(r"^[^{\n]{0,80}\{(\d+(?:,\s*\d+)*)\}[ \t]*$", re.M)
+_NUMA_MAPS = re.compile(r"^[ \t]*[0-9a-f]{6,16} "
+                        r"(?:default|bind|prefer|interleave|local|weighted)\S* "
                         r".*\bN\d+=",
                         re.M)  # fmt: skip
 _PAGES = re.compile(r"\bN(\d+)=(\d+)")

@@ -135,7 +135,7 @@ def sections(text: str) -> tuple[Section, ...]:
 
 def _cut(line: str) -> tuple[str | None, str | None] | None:
     """(command, path) when a line begins a new piece."""
-    if len(line) > 400:
+    if not line or len(line) > 400 or line.isspace():
         return None
     if m := _HEADER.match(line):
         return None, (m["head"] or m["path"]).strip()
@@ -178,7 +178,7 @@ def _unfenced(text: str) -> str:
 
 
 def _is_frame(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("```")
+    return not line or not (bare := line.strip()) or bare.startswith("```")
 
 
 def commands(text: str, program: str) -> Iterator[tuple[str, str]]:

@@ -19,12 +19,12 @@ KEYS = (
     "LimitNOFILE", "CPUSchedulingPolicy", "CPUSchedulingPriority", "EffectiveCPUs",
     "EffectiveMemoryNodes", "Slice", "MemoryMax", "TasksMax",
 )  # fmt: skip
-_KEY = re.compile(rf"^\s*({'|'.join(KEYS)})\s*=[ \t]*(.*)$", re.M)
-_DEVICE = re.compile(r"^\s*([abc])\s+((?:\d+|\*):(?:\d+|\*))\s+([rwm]+)\s*$", re.M)
+_KEY = re.compile(rf"^[ \t]*({'|'.join(KEYS)})\s*=[ \t]*(.*)$", re.M)
+_DEVICE = re.compile(r"^[ \t]*([abc])\s+((?:\d+|\*):(?:\d+|\*))\s+([rwm]+)[ \t]*$", re.M)
 _LIMIT = re.compile(
-    r"^\s*(?:max locked memory|locked memory).*?(unlimited|\d+)\s*$"
-    r"|^\s*\S+\s+(?:soft|hard|-)\s+memlock\s+(unlimited|infinity|-1|\d+)\s*$"
-    r"|^\s*MEMLOCK\s+.*?(unlimited|\d+)\s+\S+(?:\s+\w+)?\s*$",
+    r"^[ \t]*(?:max locked memory|locked memory).*?(unlimited|\d+)[ \t]*$"
+    r"|^[ \t]*\S+\s+(?:soft|hard|-)\s+memlock\s+(unlimited|infinity|-1|\d+)[ \t]*$"
+    r"|^[ \t]*MEMLOCK\s+.*?(unlimited|\d+)\s+\S+(?:\s+\w+)?[ \t]*$",
     re.M,
 )
 
