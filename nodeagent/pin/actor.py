@@ -254,10 +254,11 @@ class Actor:
             return self._failed(action, entry, error, asked)
         step("act.done")
         where = f" in {entry.open.cpuset}" if entry.open.cpuset else ""
-        threads = len(entry.former) + len(entry.kept)
+        count = len(entry.former) + len(entry.kept)
+        threads = f"{count} thread" if count == 1 else f"{count} threads"
         result = ActionResult(
             outcome=Outcome.DONE,
-            message=f"{comm} ({action.target.pid}), {threads} threads: on {got}{where}",
+            message=f"{comm} ({action.target.pid}), {threads}: on {got}{where}",
             read_back=got,
             journal_id=entry.id,
         )

@@ -47,6 +47,8 @@ class Audit:
             try:
                 if os.write(fd, line) != len(line):
                     return f"{self._path}: the audit record was cut"
+                # An act is rare; a record that a crash takes away is none.
+                os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:

@@ -195,7 +195,7 @@ def _process_line(placed: Placed, process: ProcessState, action: Action | None) 
     if action is None:
         outside = sum(not inside(t.cpus, placed.cpus) for t in process.threads)
         if outside:
-            return f"      {name}: {outside} of {total} threads outside CPU {placed.cpus}"
+            return f"      {name}: {outside} of {_threads(total)} outside CPU {placed.cpus}"
         return f"      {name}: {_threads(total)} on CPU {placed.cpus}"
     now = CpuSet()
     for thread in process.threads:

@@ -224,7 +224,12 @@ def read_table(text: str, source: str) -> Iterator[Report]:
     if len(lines) < 2 or not any(c in lines[0] for c in ",;\t"):
         return
     mark = max(",;\t", key=lines[0].count)
-    table = [row for row in csv.reader(lines[: MAX_ROWS + 1], delimiter=mark) if row]
+    try:
+        table = [row for row in csv.reader(lines[: MAX_ROWS + 1], delimiter=mark) if row]
+    except csv.Error:
+        return
+    if not table:
+        return
     columns = _columns(table[0])
     body = [row for row in table[1:] if len(row) >= len(table[0])]
     run = _first(columns, "run", "runtime", "run_time", "oncpu", "cpu_time", "exec")
