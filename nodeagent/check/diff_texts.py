@@ -23,7 +23,9 @@ _ALWAYS = re.compile(
     r"sys/fs/cgroup/.+/(cpuset\.(cpus|mems)(\.effective|\.exclusive(\.effective)?)?|cgroup\.type|"
     r"cpu\.idle|cpuset\.effective_(cpus|mems)|cpu\.cfs_period_us)"
 )
-_COUNTER = re.compile(r"sys/class/net/[^/]+/statistics/.+|derived/interrupt_errors|.*/cpu\.stat")
+_COUNTER = re.compile(
+    r"sys/class/net/[^/]+/statistics/.+|derived/interrupt_errors|.*/cpu\.stat|.*_count"
+)
 _FIRMWARE = re.compile(
     r"proc/version|proc/sys/kernel/osrelease|proc/driver/nvidia/version|sys/class/dmi/id/.+|"
     r"sys/module/(nvidia|amdgpu|nvidia_peermem)/version|.*/(fw_ver|firmware_rev)|"

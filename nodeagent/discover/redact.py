@@ -49,7 +49,7 @@ def redact(
     found: dict[str, Entry] = {}
     for path in sorted(table):
         entry = table[path]
-        name = scrub.addresses(cgroup_folder(path, masks))
+        name = scrub.addresses(_tuned_file(cgroup_folder(path, masks), scrub))
         if isinstance(entry, bytes):
             text = _text(entry)
             if text is not None:
@@ -105,6 +105,8 @@ def _file(path: str, text: str, scrub: Scrubber, include_logs: bool) -> str:
     rule = _RULES.get(path)
     if rule is not None:
         text = rule(text, scrub)
+    elif _VARIABLES.fullmatch(path):
+        text = _variables(text)
     elif path == CMDLINE and not include_logs:
         text = cmdline(text, scrub)
     elif path == kmsg.KEY and not include_logs:
@@ -153,6 +155,21 @@ def _tuned(text: str, scrub: Scrubber) -> str:
     )
 
 
+_VARIABLES = re.compile(r"etc/tuned/(.+)-variables\.conf")
+
+
+def _tuned_file(path: str, scrub: Scrubber) -> str:
+    """A profile's variables lie in a file that is called after it."""
+    m = _VARIABLES.fullmatch(path)
+    return path if m is None else f"etc/tuned/{_tuned(m[1], scrub)}-variables.conf"
+
+
+def _variables(text: str) -> str:
+    """CPU lists and switches of a tuned profile; comments and what else is written stay here."""
+    return "\n".join(line for line in text.splitlines() if _VARIABLE.fullmatch(line.strip()))
+
+
+_VARIABLE = re.compile(r"[a-z_]*(cores|cpus|irq|balance)[a-z_]*\s*=\s*[\w,:./ ${}-]{0,200}")
 _PROFILES = re.compile(
     r"(throughput|latency|network|hpc|accelerator|spindown|desktop|server|balanced|powersave|"
     r"virtual|realtime|cpu-partitioning|openshift|aws|oracle|mssql|postgresql|sap|intel|optimize|"

@@ -26,6 +26,7 @@ def whole() -> Table:
     return MACHINES["two-socket-8gpu"]()
 
 
+ENO = "sys/devices/pci0000:00/0000:00:1f.6/net/eno1"
 GPU, NIC, NVME = "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0"
 
 
@@ -122,8 +123,8 @@ def test_all_at_once_in_their_order(whole: Table) -> None:
     table = whole
     for name in ("gpu gone", "nic gone", "a DIMM less", "bios", "setting", "isolation"):
         table = CLASSES[name][0](table)
-    table = put(table, {"sys/class/net/eno1/statistics/rx_errors": "7"})
-    start = put(whole, {"sys/class/net/eno1/statistics/rx_errors": "6"})
+    table = put(table, {f"{ENO}/statistics/rx_errors": "7"})
+    start = put(whole, {f"{ENO}/statistics/rx_errors": "6"})
     found = diff(read(start), read(table))
     assert [d.weight for d in found] == sorted(d.weight for d in found)
     assert found[0].subject == f"gpu {GPU}" and found[0].what == "missing"
@@ -131,11 +132,11 @@ def test_all_at_once_in_their_order(whole: Table) -> None:
 
 
 def test_what_always_moves_is_no_difference(whole: Table) -> None:
-    start = put(whole, {"sys/class/net/eno1/statistics/rx_packets": "1", "proc/buddyinfo": "a"})
+    start = put(whole, {f"{ENO}/statistics/rx_packets": "1", "proc/buddyinfo": "a"})
     later = put(
         start,
         {
-            "sys/class/net/eno1/statistics/rx_packets": "9",
+            f"{ENO}/statistics/rx_packets": "9",
             "proc/buddyinfo": "b",
             "proc/meminfo": "MemTotal: 1056000000 kB\nMemFree: 7 kB",
             "derived/df": "x",

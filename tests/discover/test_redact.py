@@ -101,6 +101,9 @@ def planted() -> Table:
         "sys/class/kfd/kfd/topology/nodes/0/properties": "unique_id 1650923000417\nsimd_count 0",
         "etc/default/irqbalance": f"# by {S['email'][0]}\nIRQBALANCE_BANNED_CPULIST=4-15\n"
         f"IRQBALANCE_ARGS=--policyscript=/home/{S['user'][0]}/p.sh",
+        f"etc/tuned/{S['label'][1]}-variables.conf": f"# {S['email'][0]} {S['token'][0]}\n"
+        f"isolated_cores=4-15\nowner={S['user'][2]}",
+        "etc/tuned/active_profile": S["label"][1],
         "nvml/reading": json.dumps(
             {
                 "available": True,
@@ -168,7 +171,8 @@ def test_no_secret_leaves(include_logs: bool, key: bytes | None) -> None:
         assert without(text, secret), (secret, [x for x in text.splitlines() if secret in x])
     # What a judge needs is still there.
     for word in ("isolcpus=managed_irq,domain,4-15", "size=64m", "not a partition root",
-                 "--tensor-parallel-size 8", "IRQBALANCE_BANNED_CPULIST=4-15", "Xid"):  # fmt: skip
+                 "--tensor-parallel-size 8", "IRQBALANCE_BANNED_CPULIST=4-15", "Xid",
+                 "isolated_cores=4-15"):  # fmt: skip
         assert word in text, word
 
 
@@ -210,6 +214,8 @@ def test_equal_stays_equal_across_files() -> None:
     host = found["proc/sys/kernel/hostname"]
     assert isinstance(host, bytes)
     assert host in log
+    # A profile is called the same in its file's name.
+    assert f"/etc/tuned/{found['etc/tuned/active_profile'].decode()}-variables.conf" in text  # type: ignore[union-attr]
     # A program that is killed twice is one.
     assert len(set(re.findall(rb"<program-\d+>", log))) <= log.count(b"<program-")
     group = re.search(r"(user-<path-\d+>)", text)
