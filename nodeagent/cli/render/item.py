@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.topology import NumaNode
 
 
@@ -27,6 +28,8 @@ class Item:
     keys: frozenset[str] = frozenset()
     """What a finding may call it: PCI addresses, folded bridges among them; `node 3`."""
     node: NumaNode | None = None
+    cpus: CpuSet = field(default_factory=CpuSet)
+    """PUs of a package."""
     inside: tuple[Item, ...] = ()
 
     def walk(self) -> Iterator[Item]:

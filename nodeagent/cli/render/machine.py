@@ -153,6 +153,7 @@ def _package(snapshot: Snapshot, package: Package) -> Item:
         title=title,
         facts=(f"CPUs {short(package.cpus)}",),
         keys=keys,
+        cpus=package.cpus,
         inside=tuple(inside),
     )
 
@@ -170,6 +171,7 @@ def _folded_packages(items: list[Item]) -> list[Item]:
             title=f"{len(items)} packages",
             facts=(f"{first.title} with {first.facts[0]} to {last.title} with {last.facts[0]}",),
             keys=frozenset().union(*(i.keys for i in items)),
+            cpus=CpuSet.of(cpu for i in items for cpu in i.cpus),
         )
     ]
 

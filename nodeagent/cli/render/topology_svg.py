@@ -24,7 +24,6 @@ from nodeagent.cli.render.svg import (
     text_width,
 )
 from nodeagent.cli.render.words import many, short, size
-from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.snapshot import Snapshot
 
@@ -127,7 +126,7 @@ def _best(boxes: Sequence[Group]) -> Group:
     def trial(columns: int) -> float:
         rows = laid(columns)
         shape = abs(math.log(max(rows.width, 1) / max(rows.height, 1) / ASPECT))
-        return shape + (0.2 if len(boxes) % columns else 0.0)
+        return shape + (0.5 if len(boxes) % columns else 0.0)
 
     most = max(1, min(len(boxes), int(MAX_WIDTH // widest)))
     return laid(min(range(1, most + 1), key=trial))
@@ -151,18 +150,10 @@ def _box(snapshot: Snapshot, item: Item, marks: Marks, label: float) -> Group | 
 def _package(snapshot: Snapshot, item: Item, marks: Marks, label: float) -> Group:
     nodes = [b for b in (_box(snapshot, i, marks, label) for i in item.inside) if b is not None]
     body = _best(nodes)
-    cpus = _cpus_of(snapshot, item)
-    if not snapshot.topology.nodes and cpus:
-        body = core_groups(snapshot, cpus)
+    if not snapshot.topology.nodes and item.cpus:
+        body = core_groups(snapshot, item.cpus)
     # A package that only holds nodes is a frame around them.
     return _framed(item, marks, [body], ("#f4f6f9", "#6b7789"), facts=item.facts)
-
-
-def _cpus_of(snapshot: Snapshot, item: Item) -> CpuSet:
-    named = [p for p in snapshot.topology.packages if f"package {p.id}" in item.keys]
-    if not named and len(snapshot.topology.packages) == 1:
-        named = list(snapshot.topology.packages)
-    return CpuSet.of(c for p in named for c in p.cpus)
 
 
 def _node(snapshot: Snapshot, item: Item, marks: Marks, label: float) -> Group:
