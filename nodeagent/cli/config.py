@@ -86,4 +86,12 @@ def _read(path: str) -> Loaded:
         ) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{path}: over {MAX_BYTES} bytes, expected a configuration file", REMEDY)
-    return parse(text, path)
+    loaded = parse(text, path)
+    named = loaded.config.place.workloads
+    if named and not (file.parent / named).is_file():
+        raise ConfigError(
+            f"{path}: [place] workloads: {file.parent / named} is not there, expected a workload "
+            "file",
+            "make that file like examples/workloads.toml, or take the setting out",
+        )
+    return loaded

@@ -53,3 +53,15 @@ def test_a_mistyped_command_is_told_the_nearest(bin_dir: pathlib.Path) -> None:
     assert "did you mean status?" in run(bin_dir, "stauts").stderr
     assert "did you mean check?" in run(bin_dir, "topology", "chek").stderr
     assert "did you mean" not in run(bin_dir, "zzzz").stderr
+
+
+def test_config_wants_the_workload_file_that_it_names(
+    bin_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "nodeagent.toml"
+    file.write_text('[place]\nworkloads = "w.toml"\n')
+    missing = run(bin_dir, "config", "--file", str(file))
+    assert missing.returncode == 64
+    assert f"{tmp_path}/w.toml is not there" in missing.stderr
+    (tmp_path / "w.toml").write_text("")
+    assert run(bin_dir, "config", "--file", str(file)).returncode == 0
