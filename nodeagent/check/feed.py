@@ -141,7 +141,7 @@ def nic_link(s: Seen) -> Iterator[Judged]:
 
 
 @check(
-    "feed.queues",
+    "feed.rx-queues",
     "the NIC has as many receive queues as the feed needs",
     means="INFO when a physical NIC that is up has fewer than `queues` receive queues and this "
     "machine takes in a feed; NA elsewhere.",

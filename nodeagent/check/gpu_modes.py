@@ -187,5 +187,6 @@ def _modes(g: GpuState) -> Iterator[Judged]:
             f"{g.label} shows {g.bar1_total_mib:g} MiB of its memory on the bus (BAR1): resizable "
             "BAR is off, GPUDirect is limited",
             at(g, f"BAR1 Memory Usage, Total: {g.bar1_total_mib:g} MiB"),
-            remedy="switch on Above 4G Decoding and Resizable BAR in the BIOS",
+            remedy="lspci -vv | grep -i BAR; switch on Above 4G Decoding and Resizable BAR in "
+            "the BIOS",
         )

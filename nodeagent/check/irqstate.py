@@ -104,7 +104,7 @@ def spurious(s: Seen) -> Iterator[Judged]:
     if not irqs and said is None and reason not in (None, NO_SUCH_FILE):
         raise s.unread("proc/interrupts", reason or "")
     if said is not None:
-        line = said.splitlines()[0]
+        line = (said.splitlines() or [""])[0]
         yield fail(
             "irq",
             "the kernel switched an interrupt off that nobody claimed",

@@ -37,7 +37,7 @@ def _pasted(s: Seen) -> Pasted:
     "all of it is described. What a guest sees is the hypervisor's description, not the hardware.",
     why="A placement by invented nodes is no better than chance: NCCL and vLLM bind to the wrong "
     "half of the host.",
-    prove="virsh dumpxml DOMAIN | grep -E '<cell|vcpupin|memnode|expander'; in the guest: "
+    prove="virsh dumpxml DOMAIN | grep -E '<cell|vcpupin|memnode|expander'; "
     "cat /sys/bus/pci/devices/*/numa_node",
     mend="On the host: a pcie-expander-bus with <node> for each cell, passed devices below it; "
     "vcpupin and memnode for each cell; <topology threads=> as the cells are cut.",
@@ -74,7 +74,8 @@ def guest_cells(s: Seen) -> Iterator[Judged]:
                 f"{len(g.passthrough)} devices are passed into a guest with one flat NUMA cell: "
                 "which of them are near each other is hidden",
                 evidence,
-                remedy="on the host: describe its nodes as cells, each with a pcie-expander-bus",
+                remedy="virsh edit DOMAIN  (on the host): describe its nodes as cells, each with a "
+                "pcie-expander-bus",
             )
         if split := _split(g):
             bad = True
@@ -82,7 +83,8 @@ def guest_cells(s: Seen) -> Iterator[Judged]:
                 "cell",
                 f"the cells cut cores in two: CPUs {split} are siblings in the guest",
                 evidence,
-                remedy="on the host: give each cell whole cores, numbered as the guest numbers "
+                remedy="virsh edit DOMAIN  (on the host): give each cell whole cores, numbered as "
+                "the guest numbers "
                 "them (siblings adjacent)",
             )
         if len(g.cells) > 1 and g.passthrough and not (g.pinned and g.memory_bound):
@@ -137,7 +139,8 @@ def guest_flat(s: Seen) -> Iterator[Judged]:
             f"this is a guest ({virtual}), and its {len(m.gpus)} GPUs look all alike "
             f"({some(classes)}): the hypervisor hides how they lie, locality is not to be trusted",
             evidence,
-            remedy="ask the host's operator for the NUMA map of these GPUs (pxb-pcie), or set "
+            remedy="ask the host's operator (virsh dumpxml GUEST) for the NUMA map of these GPUs "
+            "(pxb-pcie), or set "
             "NCCL_TOPO_FILE to the cloud's topology file",
         )
     else:
@@ -284,7 +287,8 @@ def dimms(s: Seen) -> Iterator[Judged]:
             some(where, 4),
             f"DIMMs of {len(sizes)} sizes: {what}",
             saw(slots[0].source, f"{some(where, 4)}: {odd >> 30} GiB"),
-            remedy="use DIMMs of one size, or fill channels by the board's manual",
+            remedy="dmidecode -t memory; use DIMMs of one size, or fill channels by the board's "
+            "manual",
         )
     slow = [d for d in filled if d.speed_mts and d.configured_mts
             and d.configured_mts < d.speed_mts]  # fmt: skip

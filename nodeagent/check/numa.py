@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nodeagent.check.record import (
     Judged,
@@ -17,7 +17,7 @@ from nodeagent.check.record import (
     some,
     warn,
 )
-from nodeagent.model.topology import NodeKind
+from nodeagent.model.topology import NodeKind, NumaNode
 
 NODE = "sys/devices/system/node"
 BALANCING = "proc/sys/kernel/numa_balancing"
@@ -79,10 +79,43 @@ def memoryless(s: Seen) -> Iterator[Judged]:
         yield fail(f"node {ids}", sentence, *evidence, remedy=remedy)
 
 
+def _kinds(s: Seen, nodes: Sequence[NumaNode]) -> str:
+    """What kind of memory each node is, as far as HMAT and the CXL and DAX buses tell."""
+    said = {n.id: kind for n in nodes if (kind := _kind(s, n)) is not None}
+    return f" ({some(f'node {i}: {kind}' for i, kind in said.items())})" if said else ""
+
+
+def _kind(s: Seen, node: NumaNode) -> str | None:
+    if node.kind is NodeKind.GPU_MEMORY:
+        return None
+    texts = s.snapshot.texts
+    if any(text == str(node.id) for _, text in s.matching("sys/bus/cxl/devices/", "/numa_node")):
+        return "CXL"
+    if any(text == str(node.id) for _, text in s.matching("sys/bus/dax/devices/", "/target_node")):
+        return "device memory (DAX)"
+
+    def figure(number: int, leaf: str) -> int | None:
+        text = texts.get(f"{NODE}/node{number}/access0/initiators/{leaf}", "")
+        return int(text) if text.isdigit() and int(text) else None
+
+    def beside(leaf: str) -> int | None:
+        known = [f for n in s.cpu_nodes if (f := figure(n.id, leaf)) is not None]
+        return max(known, default=None)
+
+    bandwidth, usual = figure(node.id, "read_bandwidth"), beside("read_bandwidth")
+    if bandwidth is not None and usual is not None and bandwidth >= 2 * usual:
+        return f"HBM, {bandwidth} MB/s"
+    latency, usual = figure(node.id, "read_latency"), beside("read_latency")
+    if latency is not None and usual is not None and latency * 2 >= usual * 3:
+        return f"slow memory, {latency} ns"
+    return None
+
+
 @check(
     "numa.memory-only",
     "nodes without CPUs",
-    means="INFO: lists nodes that have memory and no CPUs (GPU memory on Grace, HBM, CXL).",
+    means="INFO: lists nodes that have memory and no CPUs (GPU memory on Grace, HBM, CXL), each "
+    "with its kind where the firmware's HMAT or the CXL and DAX buses tell it.",
     why="`numactl --cpunodebind` and host allocations must not go there: on Grace it is the GPU's "
     "own memory, and a tool that starts one worker a node starts too many.",
     prove="numactl -H; grep . /sys/devices/system/node/has_{cpu,memory}",
@@ -99,7 +132,7 @@ def memory_only(s: Seen) -> Iterator[Judged]:
     yield info(
         f"node {some(n.id for n in found)}",
         f"{many(len(found), 'node')} with memory and no CPUs"
-        f"{f' ({gpu} of them GPU memory)' if gpu else ''}"
+        f"{f' ({gpu} of them GPU memory)' if gpu else ''}{_kinds(s, found)}"
         f"; nodes with CPUs: {some(n.id for n in s.cpu_nodes)}",
     )
 

@@ -537,7 +537,8 @@ def resizable_bar(s: Seen) -> Iterator[Judged]:
                 saw(_config(p), f"BAR {i}: current size {now // MIB} MB, at most {top // MIB} MB")
                 for p, i, now, top in tiny[:4]
             ),
-            remedy="switch on Above 4G Decoding and Resizable BAR in the BIOS",
+            remedy="lspci -vv | grep -i BAR; switch on Above 4G Decoding and Resizable BAR in "
+            "the BIOS",
         )
     if less:
         yield info(

@@ -471,7 +471,7 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("not seen", feeder(unreadable(H, RP_FILTER)), V.UNKNOWN),
         ("no feed", with_texts(H, {RP_FILTER: "1"}), V.NA),
     ],
-    "feed.queues": [
+    "feed.rx-queues": [
         ("enough", feeder(), V.OK),
         ("one", feeder(dataclasses.replace(H, nics=(dataclasses.replace(H.nics[0], rx_queues=1),))),
          V.INFO),

@@ -770,6 +770,23 @@ def test_a_nic_for_each_gpu_of_a_switch() -> None:
     assert "GPU0 -> NIC0 (PXB), GPU1 -> NIC1 (PXB)" in found.message
 
 
+def test_memory_without_cpus_is_named_by_its_kind() -> None:
+    at = "sys/devices/system/node/node{}/access0/initiators/{}"
+    table = {
+        "CXL": {"sys/bus/cxl/devices/mem0/numa_node": "2"},
+        "device memory (DAX)": {"sys/bus/dax/devices/dax0.0/target_node": "2"},
+        "HBM, 800000 MB/s": {at.format(0, "read_bandwidth"): "200000",
+                             at.format(2, "read_bandwidth"): "800000"},
+        "slow memory, 300 ns": {at.format(0, "read_latency"): "100",
+                                at.format(2, "read_latency"): "300"},
+    }  # fmt: skip
+    for kind, texts in table.items():
+        (found,) = answers("numa.memory-only", with_texts(cases_machine.cxl(), texts))
+        assert f"(node 2: {kind})" in found.message, found
+    (found,) = answers("numa.memory-only", cases_machine.cxl())
+    assert "node 2:" not in found.message
+
+
 def test_minus_one_is_never_node_zero() -> None:
     s = with_pci(H, GPU1, numa_node=None, local_cpus=None)
     (found,) = answers("contradiction.gpu-node-unknown", s)
