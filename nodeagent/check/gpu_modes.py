@@ -49,7 +49,8 @@ def ghost(s: Seen) -> Iterator[Judged]:
     bad = False
     for g in gpus:
         used = g.used_mib or 0.0
-        small = g.used_mib is not None and used < _own(g)
+        small = used < _own(g) if g.used_mib is not None else g.used_percent == 0
+        amount = f"{used:g} MiB" if g.used_mib is not None else f"{g.used_percent} % of memory"
         cool = g.power_w is not None and g.power_w < _idle_power(g)
         busy = (g.util_percent or 0) >= 90
         none = g.count == 0
@@ -59,11 +60,16 @@ def ghost(s: Seen) -> Iterator[Judged]:
             processes = "no process" if none else "no memory of a process"
             yield warn(
                 g.label,
-                f"{g.label} shows {g.util_percent} % use with {processes} and {used:g} MiB used"
+                f"{g.label} shows {g.util_percent} % use with {processes} and {amount} used"
                 f"{power}: its counter is stuck, the card is idle and works",
-                at(g, f"{g.util_percent} % used, {used:g} MiB, {g.count or 0} processes{power}"),
+                at(g, f"{g.util_percent} % used, {amount}, {g.count or 0} processes{power}"),
                 remedy="do not drain it; it clears when the GPU is initialised again: "
-                "nvidia-smi -pm 0; nvidia-smi -pm 1, or nvidia-smi --gpu-reset with no job on it",
+                + (
+                    "amd-smi reset --gpureset with no job on it"
+                    if g.vendor == "amd"
+                    else "nvidia-smi -pm 0; nvidia-smi -pm 1, or nvidia-smi --gpu-reset with no "
+                    "job on it"
+                ),
             )
         elif none and used >= s.bounds["leaked_mib"] and not (g.util_percent or 0):
             bad = True

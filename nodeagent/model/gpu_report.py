@@ -48,6 +48,8 @@ class GpuState(Report):
     """PCIe replays since the last reset."""
     used_mib: float | None = None
     total_mib: float | None = None
+    used_percent: int | None = None
+    """Memory used, where a tool prints the share only."""
     bar1_total_mib: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None

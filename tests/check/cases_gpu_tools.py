@@ -191,6 +191,26 @@ P2P = " \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n"
 CSV = "index, pstate, pcie.link.gen.current, pcie.link.gen.max, pcie.link.width.current, "
 CSV += "pcie.link.width.max, utilization.gpu [%]\n"
 
+ROCM = """\
+==================== ROCm System Management Interface ====================
+GPU  Temp (DieEdge)  AvgPwr  SCLK    MCLK     Fan   Perf  PwrCap  VRAM%  GPU%
+0    45.0c           90.0W   132Mhz  900Mhz   0%    auto  750.0W    0%   100%
+1    43.0c           610.0W  2100Mhz 900Mhz   0%    auto  750.0W   80%   100%
+==================== End of ROCm SMI Log ====================
+"""
+AMD = """\
+GPU: 0
+    USAGE:
+        GFX_ACTIVITY: 98 %
+    PCIE:
+        WIDTH: 16
+        SPEED: 32 GT/s
+        MAX_PCIE_WIDTH: 16
+        MAX_PCIE_SPEED: 32 GT/s
+    ECC:
+        TOTAL_UNCORRECTABLE_COUNT: 0
+"""
+
 CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "gpu.answers": [
         ("healthy", P(q=q()), V.OK),
@@ -213,6 +233,7 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("in a guest", P(q=q(("Current                   : 16x", "Current                   : 8x"),
                              ("Virtualization Mode               : None",
                               "Virtualization Mode               : Pass-Through"))), V.INFO),
+        ("amd-smi", P(x=AMD.replace("WIDTH: 16", "WIDTH: 8", 1)), V.FAIL),
         ("not told", P(x=TABLE), V.NA),
     ],
     "gpu.link-speed": [
@@ -255,6 +276,7 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     ],
     "gpu.memory-errors": [
         ("none", P(q=q()), V.OK),
+        ("none of AMD's", P(x=AMD), V.OK),
         ("volatile", P(q=q(("DRAM Uncorrectable            : 0",
                             "DRAM Uncorrectable            : 3"))), V.FAIL),
         ("pending", P(q=q(("Pending                           : No\n        Remapping",
@@ -265,6 +287,7 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
                                "Uncorrectable Error               : 2"))), V.INFO),
         ("retired", P(q=q(("Double Bit ECC                    : N/A",
                            "Double Bit ECC                    : 64"))), V.FAIL),
+        ("amd-smi", P(x=AMD.replace("COUNT: 0", "COUNT: 4")), V.FAIL),
         ("in the table", P(x=TABLE.replace("                   0 |", "                   7 |")),
          V.FAIL),
         ("not told", P(x=LIST), V.NA),
@@ -272,6 +295,8 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "gpu.ghost": [
         ("a process", P(q=q()), V.OK),
         ("stuck counter", P(x=TABLE.replace("     0%  ", "   100%  ")), V.WARN),
+        ("AMD's stuck counter", P(x=ROCM), V.WARN),
+        ("AMD at work", P(x=ROCM.replace("    0%   100%", "   70%   100%")), V.OK),
         ("leaked", P(x=TABLE.replace("      4MiB", "  70000MiB")), V.WARN),
         ("in a container", P(x=TABLE.replace("      4MiB", "  70000MiB").replace(
             "     0%  ", "   100%  ").replace(" 62W", "380W")), V.INFO),

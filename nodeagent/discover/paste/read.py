@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nodeagent.discover import pci
 from nodeagent.discover.paste.aer import read_aer
+from nodeagent.discover.paste.amd_tools import read_amd_tools
 from nodeagent.discover.paste.cpu_table import lscpu_json, read_cpu_table
 from nodeagent.discover.paste.cpu_tools import read_lscpu, read_numactl
 from nodeagent.discover.paste.environ import read_environ
@@ -62,7 +63,7 @@ _NOISE = (
 
 
 _REPORTS = tuple(
-    (read, re.compile(gate, re.IGNORECASE))
+    (read, re.compile(gate, re.IGNORECASE | re.MULTILINE))
     for read, gate in (
         (read_smi_q, r"NVSMI|Attached GPUs|GPU 0000"),
         (read_smi_table, r"MiB|NVIDIA-SMI"),
@@ -72,6 +73,7 @@ _REPORTS = tuple(
         (read_gpu_stack, r"nvidia|nvml|cuda|driver|fabric|nvswitch|bridge|dcgm|/dev/|allowed_list"
                          r"|membind|gpu is|amdgpu|rsmi|amdsmi|kernel.module|10de|device"
                          r"|initialized"),
+        (read_amd_tools, r"VRAM%|^GPU: \d"),
         (read_rdma, r"port|state|hca"),
         (read_environ, r"(?:CUDA|NVIDIA|NCCL|RCCL|HIP|ROCR|HSA|VLLM|SGLANG|OMP|KMP|GOMP|TORCH|UCX"
                        r"|GLOO|NVSHMEM|DEVICE)_[A-Z]"),

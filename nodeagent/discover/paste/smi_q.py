@@ -105,10 +105,13 @@ class _Gpu:
             self.values.setdefault((section, f"{inner} {third}".strip(), low), value)
 
     def get(self, section: str, key: str, inner: str = "") -> str:
-        """A value; section "" means any section, for keys of one meaning."""
+        """A value; section "" means any section, and inner "" then any inner one: for keys of one
+        meaning, since what follows an inner heading at the level above stands under it here."""
         if section:
             return self.values.get((section, inner, key), "")
-        return next((x for (_, i, k), x in self.values.items() if k == key and i == inner), "")
+        return next(
+            (x for (_, i, k), x in self.values.items() if k == key and inner in ("", i)), ""
+        )
 
     def any(self, *keys: str) -> str:
         """The first of several names that one value had over the years."""
