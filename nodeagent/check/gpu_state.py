@@ -188,7 +188,7 @@ def link_width(s: Seen) -> Iterator[Judged]:
         for g in short:
             sentence = f"{g.label} runs on x{g.width} of x{g.width_max}"
             evidence = at(g, f"link width {g.width}, max {g.width_max}")
-            if _virtual(g):
+            if s.snapshot.host.virtual or _virtual(g):
                 yield info(g.label, sentence + " (a hypervisor made these numbers)", evidence)
             elif g.busy:
                 yield fail(g.label, sentence + " under load", evidence, remedy=_look(g, cause))
@@ -234,7 +234,7 @@ def link_speed(s: Seen) -> Iterator[Judged]:
         if (g.gen or 0) >= (g.gen_max or 0):
             continue
         at_work = g.busy or (g.busy is None and g.pstate is not None and g.pstate <= 2)
-        if at_work and not _virtual(g):
+        if at_work and not (s.snapshot.host.virtual or _virtual(g)):
             bad += 1
             yield warn(
                 g.label,

@@ -36,9 +36,13 @@ def diagnose(
 ) -> int:
     """Judge pasted text, with no agent on the machine it came from.
 
-    Understands nvidia-smi topo -m, rocm-smi --showtopo, lscpu, numactl -H, lspci -vv, NCCL topology
-    XML, dmesg and journal, /proc/cmdline, kernel files as `path: value` lines or under their own
-    names, sysctl lines, and directories that hold sys/ or proc/. It never invents a value: what has
+    Understands nvidia-smi (its table, -q, -L, topo -m and -p2p, nvlink, --query-gpu as CSV),
+    rocm-smi, amd-smi, lscpu (-e, -p, -J too), numactl -H, numastat, lstopo, dmidecode -t memory,
+    lspci -vv, ibstat, rdma link, fuser and lsof of /dev/nvidia*, systemctl status, environment
+    variables, libvirt and QEMU NUMA cells, gres.conf and slurmd, NCCL topology XML, dmesg and
+    journal, /proc/cmdline, kernel files as `path: value` lines or under their own names, sysctl
+    lines, whole reports (vLLM's collect_env, an issue with code fences), and directories that hold
+    sys/ or proc/. It never invents a value: what has
     two readings stays UNKNOWN, and a matrix that cannot be read is REFUSED.
     """
     import time
