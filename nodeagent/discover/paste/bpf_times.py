@@ -12,22 +12,23 @@ from collections.abc import Iterator
 from nodeagent.model.latency import Bucket, Times, Wait, Waits
 from nodeagent.model.pasted import Report
 
+MAX_LINE = 400
 _UNITS = {"nsecs": 1e-3, "ns": 1e-3, "usecs": 1.0, "us": 1.0, "msecs": 1e3, "ms": 1e3, "secs": 1e6,
           "s": 1e6}  # fmt: skip
-_HEAD = re.compile(r"^[\s>#*]*(nsecs|usecs|msecs|secs)\s*:\s*count\b")
-_ROW = re.compile(r"^[\s>#*]*(\d+) -> (\d+)\s*:\s*(\d+)\b")
+_HEAD = re.compile(r"^[ \t>#*]*(nsecs|usecs|msecs|secs)[ \t]*:[ \t]*count\b")
+_ROW = re.compile(r"^[ \t>#*]*(\d+) -> (\d+)[ \t]*:[ \t]*(\d+)\b")
 _AVG = re.compile(
     r"avg = (\d+(?:\.\d+)?) (nsecs|usecs|msecs|secs), total: (\d+(?:\.\d+)?) (\w+), count: (\d+)"
 )
 _KEY = re.compile(
-    r"^[\s>#*]*(?:Function|pid|tid|cpu|disk|hardirq|softirq|flags|cgroup|comm|PID|name)"
-    r"\s*=\s*[b']*(.+?)'?\s*$"
+    r"^[ \t>#*]*(?:Function|pid|tid|cpu|disk|hardirq|softirq|flags|cgroup|comm|PID|name)"
+    r"[ \t]*=[ \t]*[b']*(.+?)'?[ \t]*$"
 )
 _TRACED = re.compile(r"[Tt]racing \d+ functions? for \"?([^\s\"]+?)\"?(?:\.\.\.|\s|$)")
-_WORD = re.compile(r"^[\s>#*]*([A-Za-z_][\w.:+]*(?:__\w+)*)\s*$")
-_TRACE_KEY = re.compile(r"^[\s>#*]*@(\w*)(?:\[(.*)\])?:\s*$")
+_WORD = re.compile(r"^[ \t>#*]*([A-Za-z_][\w.:+]*(?:__\w+)*)[ \t]*$")
+_TRACE_KEY = re.compile(r"^[ \t>#*]*@(\w*)(?:\[(.*)\])?:[ \t]*$")
 _TRACE_ROW = re.compile(
-    r"^[\s>#*]*[\[(](\d+[KMGT]?)(?:,\s*(\d+[KMGT]?|\.\.\.))?[\])]\s+(\d+)\s*(?:\||$)"
+    r"^[ \t>#*]*[\[(](\d+[KMGT]?)(?:,[ \t]*(\d+[KMGT]?|\.\.\.))?[\])][ \t]+(\d+)[ \t]*(?:\||$)"
 )
 _ABOUT = (
     ("run queue", "run-queue"),
@@ -77,7 +78,8 @@ def read_times(text: str, source: str) -> Iterator[Report]:
                 total_us=float(avg[3]) * _UNITS.get(avg[4], 1.0) if avg else None,
             )
 
-    for line in text.split("\n"):
+    for whole in text.split("\n"):
+        line = whole[:MAX_LINE]
         if m := _HEAD.match(line):
             yield from done()
             buckets, avg, scale = [], None, _UNITS[m[1]]
@@ -100,7 +102,8 @@ def read_bpftrace(text: str, source: str) -> Iterator[Report]:
     scale: float | None = None
     buckets: list[Bucket] = []
     file = source.rpartition("/")[2]
-    for line in [*text.split("\n"), "@end:"]:
+    for whole in [*text.split("\n"), "@end:"]:
+        line = whole[:MAX_LINE]
         if m := _TRACE_KEY.match(line):
             if buckets and scale is not None:
                 key = name + (f"[{label}]" if label else "")
@@ -123,10 +126,10 @@ def _number(text: str) -> int:
     return int(text[:-1]) * _POWERS[text[-1]] if text[-1] in _POWERS else int(text)
 
 
-_SLOW_HEAD = re.compile(r"TIME\s+(?:COMM|TASK)\s+(?:T|P)ID\s+LAT\(us\)")
+_SLOW_HEAD = re.compile(r"TIME[ \t]+(?:COMM|TASK)[ \t]+(?:T|P)ID[ \t]+LAT\(us\)")
 _SLOW = re.compile(
-    r"^[ \t>#*]*(\d\d:\d\d:\d\d)[ \t]+(\S.*?)[ \t]+(\d+)[ \t]+(\d+)"
-    r"(?:[ \t]+(\S.*?)[ \t]+(\d+))?[ \t]*$",
+    r"^[ \t>#*]*(\d\d:\d\d:\d\d)[ \t]+(\S.{0,80}?)[ \t]+(\d+)[ \t]+(\d+)"
+    r"(?:[ \t]+(\S.{0,80}?)[ \t]+(\d+))?[ \t]*$",
     re.MULTILINE,
 )
 
@@ -142,8 +145,8 @@ def read_runqslower(text: str, source: str) -> Iterator[Report]:
     yield Waits(source=source, tool="runqslower", rows=rows)
 
 
-_TOTALS = re.compile(r"^[\s>#*]*(HARDIRQ|SOFTIRQ)\s+TOTAL_(nsecs|usecs|msecs)", re.MULTILINE)
-_TOTAL_ROW = re.compile(r"^[\s>#*]*(\S.*?)\s+(\d+)\s*$")
+_TOTALS = re.compile(r"^[ \t>#*]*(HARDIRQ|SOFTIRQ)[ \t]+TOTAL_(nsecs|usecs|msecs)", re.MULTILINE)
+_TOTAL_ROW = re.compile(r"^[ \t>#*]*(\S.{0,80}?)[ \t]+(\d+)[ \t]*$")
 
 
 def read_irq_totals(text: str, source: str) -> Iterator[Report]:
@@ -153,15 +156,16 @@ def read_irq_totals(text: str, source: str) -> Iterator[Report]:
         return
     scale = _UNITS[m[2]]
     about = "irq" if m[1] == "HARDIRQ" else "softirq"
-    for line in text[m.end() :].split("\n"):
+    for whole in text[m.end() :].split("\n"):
+        line = whole[:MAX_LINE]
         if row := _TOTAL_ROW.match(line):
             yield Times(
                 source=source, about=about, name=row[1], buckets=(), total_us=int(row[2]) * scale
             )
 
 
-_OFF_TASK = re.compile(r"^\s*-?\s+(\S.*?)\s+\((\d+)\)\s*$")
-_OFF_TIME = re.compile(r"^\s+(\d+)\s*$")
+_OFF_TASK = re.compile(r"^[ \t]*-?[ \t]+(\S.{0,80}?)[ \t]+\((\d+)\)[ \t]*$")
+_OFF_TIME = re.compile(r"^[ \t]+(\d+)[ \t]*$")
 
 
 def read_offcpu(text: str, source: str) -> Iterator[Report]:
@@ -170,7 +174,8 @@ def read_offcpu(text: str, source: str) -> Iterator[Report]:
         return
     frames: list[str] = []
     task = ""
-    for line in text.split("\n"):
+    for whole in text.split("\n"):
+        line = whole[:MAX_LINE]
         if m := _OFF_TASK.match(line):
             task = m[1]
         elif (m := _OFF_TIME.match(line)) and task:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from nodeagent.model.latency import Counts, Rates
 from nodeagent.model.pasted import Report
 
-_HEAD = re.compile(r"^\s*(CPU\d+(?:\s+CPU\d+)*)\s*$", re.MULTILINE)
-_LINE = re.compile(r"^\s*([A-Z][A-Z_0-9]{1,9}|\d{1,6}):\s+(\d.*)$")
-_STAT = re.compile(r"^cpu(\d+)((?:\s+\d+){8,10})\s*$", re.MULTILINE)
+_HEAD = re.compile(r"^[ \t]*(CPU\d+(?:[ \t]+CPU\d+)*)[ \t]*$", re.MULTILINE)
+_LINE = re.compile(r"^[ \t]*([A-Z][A-Z_0-9]{1,9}|\d{1,6}):[ \t]+(\d.*)$")
+_STAT = re.compile(r"^cpu(\d+)((?:[ \t]+\d+){8,10})[ \t]*$", re.MULTILINE)
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest",
           "guest_nice")  # fmt: skip
 """Columns of /proc/stat, in ticks of 1/100 s."""
@@ -22,7 +22,7 @@ _SOFT = frozenset({"HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASK
                    "HRTIMER", "RCU"})  # fmt: skip
 _AT = re.compile(r"(?<![a-z0-9])(?:t|at|sec|after)[-_=]?(\d+(?:\.\d+)?)(ms|s)?(?![0-9])", re.I)
 _PLAIN = re.compile(r"[-_.](\d+(?:\.\d+)?)(ms|s)?(?:\.(?:txt|log|out))?$")
-_UPTIME = re.compile(r"^(\d+\.\d\d) (\d+\.\d\d)\s*$", re.MULTILINE)
+_UPTIME = re.compile(r"^(\d+\.\d\d) (\d+\.\d\d)[ \t]*$", re.MULTILINE)
 _DATE = re.compile(r"^#?.*?\b(\d\d):(\d\d):(\d\d)(\.\d+)?\b", re.MULTILINE)
 
 
@@ -77,7 +77,7 @@ def _when(before: str, source: str) -> float | None:
     return float(m[1]) * (1e-3 if m[2] and m[2].lower() == "ms" else 1.0)
 
 
-_MPSTAT_HEAD = re.compile(r"^\S*\s*(?:[AP]M\s+)?CPU((?:\s+\S+/s)+)\s*$")
+_MPSTAT_HEAD = re.compile(r"^\S*[ \t]*(?:[AP]M[ \t]+)?CPU((?:[ \t]+\S+/s)+)[ \t]*$")
 
 
 def read_rates(text: str, source: str) -> Iterator[Report]:

@@ -20,7 +20,7 @@ _THREAD = re.compile(
 )
 _NANO = re.compile(r"cyclictest\b.*\s(?:-\w*N|--nsecs)\b")
 _PINNED = re.compile(r"cyclictest\b.*\s-a\s*(\d[\d,-]*)")
-_SUMMARY = re.compile(r"#?\s*(Min|Avg|Max) Latencies:([\s\d]+?)(?:#|$)", re.MULTILINE)
+_SUMMARY = re.compile(r"(Min|Avg|Max) Latencies:([ \t\d]+)")
 _OVERFLOWS = re.compile(r"Histogram Overflows:([ \t\d]+)")
 _TOTAL = re.compile(r"# Total:([ \t\d]+)")
 
@@ -111,7 +111,7 @@ def read_json(text: str, source: str) -> Iterator[Report]:
         yield Latencies(source=source, tool=word or "jitterdebugger", rows=tuple(rows))
 
 
-_CORE = re.compile(r"^\W*Core:\s+(.*)$", re.MULTILINE)
+_CORE = re.compile(r"^[ \t>#*]*Core:\s+(.*)$", re.MULTILINE)
 
 
 def read_oslat(text: str, source: str) -> Iterator[Report]:
@@ -120,8 +120,8 @@ def read_oslat(text: str, source: str) -> Iterator[Report]:
     if head is None:
         return
     cpus = [int(w) for w in head[1].split() if w.isdigit()]
-    maximum = re.search(r"^\W*Maximum:\s+([\d.\s]+)\((us|ns)\)", text, re.MULTILINE)
-    average = re.search(r"^\W*Average:\s+([\d.\s]+)\((us|ns)\)", text, re.MULTILINE)
+    maximum = re.search(r"^[ \t>#*]*Maximum:\s+([\d. \t]+)\((us|ns)\)", text, re.MULTILINE)
+    average = re.search(r"^[ \t>#*]*Average:\s+([\d. \t]+)\((us|ns)\)", text, re.MULTILINE)
     if maximum is None or not cpus:
         return
     scale = 1e-3 if maximum[2] == "ns" else 1.0
@@ -137,7 +137,7 @@ def read_oslat(text: str, source: str) -> Iterator[Report]:
     )
 
 
-_SYSJITTER = re.compile(r"^\W*(core_i|int_max|int_n|int_mean|int_total)(?:\([^)]*\))?:\s+(.*)$",
+_SYSJITTER = re.compile(r"^[ \t>#*]*(core_i|int_(?:max|n|mean|total))(?:\([^)]*\))?:\s+(.*)$",
                         re.MULTILINE)  # fmt: skip
 
 
@@ -169,7 +169,7 @@ _SAMPLE = re.compile(r"ts: [\d.]+,\s*inner:\s*(\d+),\s*outer:\s*(\d+)(?:,\s*cpu:
 
 def read_hwlatdetect(text: str, source: str) -> Iterator[Report]:
     """hwlatdetect: the worst gap, and each sample by CPU where it says so; microseconds."""
-    m = re.search(r"^\W*Max Latency:\s*(?:(\d+)\s*us|(Below threshold))", text, re.MULTILINE)
+    m = re.search(r"^[ \t>#*]*Max Latency:\s*(?:(\d+)\s*us|(Below threshold))", text, re.MULTILINE)
     samples = _SAMPLE.findall(text)
     smi = re.search(r"SMIs? (?:during|detected|count)[^:\d]*:?\s*(\d+)", text, re.IGNORECASE)
     if m is None and not samples:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from nodeagent.model.latency import Analysis, Held, Latencies, LatencyRow, Noise, NoiseRow
 from nodeagent.model.pasted import Report
 
+MAX_LINE = 400
 _HIT = re.compile(r"## CPU (\d+) hit stop tracing")
-_VALUE = re.compile(r"^\s*(.*?):?\s+(\d+(?:\.\d+)?) us\b")
-_STACK = re.compile(r"^\s*-> (\S+)")
+_VALUE = re.compile(r"^[ \t]*(.*?):?\s+(\d+(?:\.\d+)?) us\b")
+_STACK = re.compile(r"^[ \t]*-> (\S+)")
 _IDLE = re.compile(r"Max timerlat IRQ latency from idle: (\d+(?:\.\d+)?) us in cpu (\d+)")
 _HEADINGS = {
     "blocking thread": "blocking",
@@ -34,7 +35,8 @@ def read_analyses(text: str, source: str) -> Iterator[Report]:
         held: list[Held] = []
         stack: list[str] = []
         kind = ""
-        for line in block.split("\n"):
+        for whole in block.split("\n"):
+            line = whole[:MAX_LINE]
             if frame := _STACK.match(line):
                 stack.append(frame[1].split("+")[0])
                 continue
@@ -70,7 +72,7 @@ def read_analyses(text: str, source: str) -> Iterator[Report]:
 
 _SINGLE = {"irq handler delay", "irq latency", "timerlat irq duration", "thread latency"}
 _TOP = re.compile(r"Timer Latency")
-_TOP_ROW = re.compile(r"^\W*(\d+)\s+#(\d+)\s*\|(.*)$", re.MULTILINE)
+_TOP_ROW = re.compile(r"^[ \t>#*]*(\d+)\s+#(\d+)\s*\|(.*)$", re.MULTILINE)
 
 
 def read_timerlat(text: str, source: str) -> Iterator[Report]:
@@ -116,7 +118,7 @@ def read_histogram(text: str, source: str) -> Iterator[Report]:
             columns = [(a, int(b)) for a, b in _COLUMN.findall(line)]
         elif line.lstrip().startswith("ALL"):
             break
-        elif columns and (m := re.match(r"\W*(over|count|min|avg|max):(.*)$", line)):
+        elif columns and (m := re.match(r"[^\w\n]{0,99}(over|count|min|avg|max):(.*)$", line)):
             lines[m[1]] = m[2].split()
     names = {"IRQ": "IRQ", "Thr": "thread", "Usr": "user", "CPU": "noise"}
     scale = 1e-3 if re.search(r"unit is nanoseconds", text) else 1.0
@@ -146,7 +148,7 @@ def read_histogram(text: str, source: str) -> Iterator[Report]:
 
 
 _NOISE_ROW = re.compile(
-    r"^\W*(\d+)\s+#(\d+)\s+(\d+)\s+(\d+)\s+(\d+\.\d+)\s+(\d+)\s+(\d+)((?:\s+\d+){3,5})\s*$",
+    r"^[ \t>#*]*(\d+)\s+#(\d+)\s+(\d+)\s+(\d+)\s+(\d+\.\d+)\s+(\d+)\s+(\d+)((?:\s+\d+){3,5})\s*?$",
     re.MULTILINE,
 )
 
@@ -182,9 +184,14 @@ def read_hwlat(text: str, source: str) -> Iterator[Report]:
     """Lines of the kernel's hwlat tracer."""
     worst: dict[int, float] = {}
     count: dict[int, int] = {}
-    for cpu_text, inner, outer in _TRACER.findall(text):
-        cpu = int(cpu_text)
-        worst[cpu] = max(worst.get(cpu, 0.0), float(inner), float(outer))
+    if "inner/outer" not in text:
+        return
+    for line in text.split("\n"):
+        m = _TRACER.search(line[:MAX_LINE]) if "inner/outer" in line else None
+        if m is None:
+            continue
+        cpu = int(m[1])
+        worst[cpu] = max(worst.get(cpu, 0.0), float(m[2]), float(m[3]))
         count[cpu] = count.get(cpu, 0) + 1
     if worst:
         yield Latencies(

@@ -20,7 +20,7 @@ _GROUP_KEY = re.compile(r"^\s*([\w./@-]*\bcpu(?:set)?\.[a-z_.]+)\s*[:=]\s*(.*)$"
 _ARGUMENT = re.compile(r"\b(?:BOOT_IMAGE|root|isolcpus|nohz_full|rcu_nocbs|irqaffinity)=\S")
 _CONFIG = ("/etc/", "etc/", "GRUB_", "options ", "args=", "kernelopts=")
 MAX_VALUE = 64 << 10
-_CPU_HEAD = re.compile(r"^\s*CPU\d+(?:\s+CPU\d+)*\s*$", re.MULTILINE)
+_CPU_HEAD = re.compile(r"^[ \t]*CPU\d+(?:[ \t]+CPU\d+)*[ \t]*$", re.MULTILINE)
 MAX_TABLE = 1 << 20
 """A table (interrupts, cpuinfo) may be longer than a value."""
 _TABLES = (

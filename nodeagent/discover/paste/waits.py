@@ -27,8 +27,8 @@ MAX_ROWS = 100_000
 _TIME = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6}
 
 _SCHED = re.compile(
-    r"^\s*(\S.*?):\(?(\d+)\)?\s*\|\s*([\d.]+) ms\s*\|\s*(\d+)\s*\|(?:\s*avg:)?\s*([\d.]+) ms\s*"
-    r"\|(?:\s*max:)?\s*([\d.]+) ms",
+    r"^[ \t]*(\S.{0,80}?):\(?(\d+)\)?\s*\|\s*([\d.]+) ms\s*\|\s*(\d+)\s*\|(?:\s*avg:)?\s*([\d.]+) "
+    r"ms\s*\|(?:\s*max:)?\s*([\d.]+) ms",
     re.MULTILINE,
 )
 
@@ -82,9 +82,10 @@ def read_pidstat(text: str, source: str) -> Iterator[Report]:
 
 
 _COUNTED = re.compile(
-    r"^\s*([\d,.]+)\s+(context-switches|cs|cpu-migrations|migrations|task-clock\b)", re.MULTILINE
+    r"^[ \t]*([\d,.]+)\s+(context-switches|cs|cpu-migrations|migrations|task-clock\b)",
+    re.MULTILINE,
 )
-_ELAPSED = re.compile(r"^\s*([\d.]+) seconds time elapsed", re.MULTILINE)
+_ELAPSED = re.compile(r"^[ \t]*([\d.]+) seconds time elapsed", re.MULTILINE)
 _TARGET = re.compile(r"Performance counter stats for (.+?):")
 
 
@@ -134,8 +135,8 @@ def read_pidstat_w(text: str, source: str) -> Iterator[Report]:
     yield from found.values()
 
 
-_SCHEDSTAT = re.compile(r"^\s*(\d+) (\d+) (\d+)\s*$")
-_CPU_SCHEDSTAT = re.compile(r"^cpu(\d+)((?: \d+){9})\s*$", re.MULTILINE)
+_SCHEDSTAT = re.compile(r"^[ \t]*(\d+) (\d+) (\d+)[ \t]*$")
+_CPU_SCHEDSTAT = re.compile(r"^cpu(\d+)((?: \d+){9})[ \t]*$", re.MULTILINE)
 
 
 def read_schedstat(text: str, source: str) -> Iterator[Report]:
@@ -174,7 +175,7 @@ def read_schedstat(text: str, source: str) -> Iterator[Report]:
 
 
 _PSI = re.compile(
-    r"^\s*(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+) total=\d+", re.MULTILINE
+    r"^[ \t]*(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+) total=\d+", re.MULTILINE
 )
 
 
