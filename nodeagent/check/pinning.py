@@ -32,6 +32,8 @@ from nodeagent.model.hostreport import (
     ToolPresence,
 )
 
+MANY = 3
+"""Threads from which on one CPU for all of them is no chance."""
 BINDERS = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "MKL_DYNAMIC")
 
 
@@ -63,8 +65,12 @@ def group_cpus(s: Seen) -> tuple[CpuSet, str] | None:
 def collapsed(s: Seen) -> Iterator[Judged]:
     """Masks of one CPU."""
     threads = [t for t in given(s).of(ThreadState) if t.allowed]
-    if not threads:
+    ran = [t for t in given(s).of(ThreadState) if t.psr is not None]
+    if not threads and not ran:
         raise NotApplicable("no thread's CPUs were pasted")
+    if not threads:
+        yield _where_they_ran(ran)
+        return
     group = group_cpus(s)
     online = s.snapshot.topology.online
     room = group[0] if group else online
@@ -110,6 +116,19 @@ def collapsed(s: Seen) -> Iterator[Judged]:
         )
         return
     yield ok("threads", f"{len(threads)} threads have CPUs of their own")
+
+
+def _where_they_ran(ran: list[ThreadState]) -> Judged:
+    """Last CPUs of a listing of threads, where no mask was pasted."""
+    cpus = CpuSet.of(t.psr for t in ran if t.psr is not None)
+    if len(ran) < MANY or len(cpus) > 1:
+        return ok("threads", f"{len(ran)} threads ran on CPUs {cpus}")
+    return warn(
+        f"cpu {cpus}",
+        f"all {len(ran)} threads of the listing ran on CPU {cpus}: their masks may have collapsed",
+        saw(ran[0].source, f"PSR {cpus}: {some(t.comm or t.pid for t in ran)}"),
+        remedy=f"taskset -apc {ran[0].pid or 'PID'}; unset OMP_PROC_BIND, GOMP_CPU_AFFINITY",
+    )
 
 
 @check(

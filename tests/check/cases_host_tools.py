@@ -210,6 +210,8 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("bound", P("OMP_PROC_BIND=true", "pid 7's current affinity list: 3"), V.FAIL),
         ("called", P("OMP_PROC_BIND=true", "sched_setaffinity(7, 8, [0]) = 0",
                      "pid 7's current affinity list: 0-3"), V.WARN),
+        ("ran on one", P("PID TID PSR COMMAND\n9 9 3 a\n9 10 3 a\n9 11 3 a"), V.WARN),
+        ("ran on several", P("PID TID PSR COMMAND\n9 9 3 a\n9 10 4 a\n9 11 5 a"), V.OK),
         ("own", P("tid,comm,cpus_allowed\n7,python,0\n8,python,1"), V.OK),
         ("nothing", N, V.NA),
     ],

@@ -198,7 +198,8 @@ _TARGETS = (
 """What a shell's `write error` means, by the file it wrote to."""
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _ROWS)
 _HINT = re.compile(
-    r"fail|error|warn|unable|cannot|can't|not |invalid|drop|gap|full|leaked|timed out|throttl|"
+    r"no space|denied|busy|fail|error|warn|unable|cannot|can't|not "
+    r"|invalid|drop|gap|full|leaked|timed out|throttl|"
     r"nobody|no longer|housekeeping|nohz|isolcpus|malformed|eal:|memlock|bus|down|unknown|fault|"
     r"requested|insufficient|exhaust|libnuma|omp:|libgomp|clockcheck|unmanaged|disabling|instead|"
     r"no (?:free|available|probed|ptp|numa)|ancdata|binding|assertion|lagged|smtal|topologyaff|"

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 
 from nodeagent.discover.paste.names import path_of, stem_of
-from nodeagent.discover.paste.part import Part
+from nodeagent.discover.paste.part import Part, cpulist_or_none
 from nodeagent.discover.paste.transcript import Section, sections
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.hostreport import Sample
 
 _PATH = re.compile(
@@ -19,6 +20,7 @@ _SYSCTL = re.compile(r"^\s*((?:kernel|vm|net|fs)(?:\.[\w-]+)+)\s*[=:]\s*(.*)$")
 _GROUP_KEY = re.compile(r"^\s*([\w./@-]*\bcpu(?:set)?\.[a-z_.]+)\s*[:=]\s*(.*)$")
 _ARGUMENT = re.compile(r"\b(?:BOOT_IMAGE|root|isolcpus|nohz_full|rcu_nocbs|irqaffinity)=\S")
 _CONFIG = ("/etc/", "etc/", "GRUB_", "options ", "args=", "kernelopts=")
+_CPU = "sys/devices/system/cpu"
 MAX_VALUE = 64 << 10
 _CPU_HEAD = re.compile(r"^[ \t]*CPU\d+(?:[ \t]+CPU\d+)*[ \t]*$", re.MULTILINE)
 MAX_TABLE = 1 << 20
@@ -71,17 +73,41 @@ def read_values(text: str, name: str) -> Part | None:
             files[one] = text.strip()[: MAX_TABLE if one.endswith(_TABLES) else MAX_VALUE]
     for path, body in by_content(text).items():
         files.setdefault(path, body)
+    files |= _siblings(text, name)
     if not files and not links:
         return None
     moment = stem_of(name)[1]
     if moment is None:
-        return Part(kind="values", files=files, links_to=links)
+        return Part(kind="values", files=files, links_to=links, weak=_online(files))
     reports = tuple(
         Sample(source=name, path=path, text=body, later=moment.later, at_s=moment.at_s)
         for path, body in files.items()
     )
     # What holds now is what was read last; the earlier reading is kept for the comparison.
     return Part(kind="values", files=files if moment.later else {}, reports=reports)
+
+
+_SIBLINGS = re.compile(r"^[ \t]*(?:cpu(\d{1,5})[ \t]*[:=]?[ \t]*)?(\d[\d,-]*)[ \t]*$", re.M | re.I)
+_TOPOLOGY = re.compile(r"sys/devices/system/cpu/cpu\d+/topology/(?:thread_siblings|core_cpus)_list")
+
+
+def _siblings(text: str, name: str) -> dict[str, str]:
+    """A file called siblings: a core's CPUs a line, as a loop over thread_siblings_list prints."""
+    if "sibling" not in name or "sys/" in text or len(text) > MAX_VALUE:
+        return {}
+    found: dict[str, str] = {}
+    for _, cpus in _SIBLINGS.findall(text):
+        core = cpulist_or_none(cpus)
+        for cpu in core or ():
+            found[f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"] = str(core)
+    return found
+
+
+def _online(files: Mapping[str, str]) -> dict[str, str]:
+    """CPUs that have siblings are online, where nothing else says which are."""
+    cores = [cpulist_or_none(v) for p, v in files.items() if _TOPOLOGY.fullmatch(p)]
+    cpus = CpuSet.of(c for core in cores if core is not None for c in core)
+    return {f"{_CPU}/online": str(cpus)} if cpus else {}
 
 
 def _of_sections(text: str) -> dict[str, str]:
