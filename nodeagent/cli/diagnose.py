@@ -41,9 +41,11 @@ def diagnose(
     lspci -vv, ibstat, rdma link, fuser and lsof of /dev/nvidia*, systemctl status, environment
     variables, libvirt and QEMU NUMA cells, gres.conf and slurmd, NCCL topology XML, dmesg and
     journal, /proc/cmdline, kernel files as `path: value` lines or under their own names, sysctl
-    lines, whole reports (vLLM's collect_env, an issue with code fences), and directories that hold
-    sys/ or proc/. It never invents a value: what has
-    two readings stays UNKNOWN, and a matrix that cannot be read is REFUSED.
+    lines, whole reports (vLLM's collect_env, an issue with code fences), terminal transcripts, and
+    directories that hold sys/ or proc/; tuned, grub, kernel configurations, irqbalance, systemd
+    units, taskset, numactl -s, strace, ps, docker and Kubernetes options, df, ls -l /dev/shm, ipcs,
+    free, DPDK command lines and logs, ethtool, ip, nstat, ss, XDP, chronyc, ptp4l. It never invents
+    a value: what has two readings stays UNKNOWN, and a matrix that cannot be read is REFUSED.
     """
     import time
 
