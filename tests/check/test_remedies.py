@@ -22,7 +22,7 @@ from tests.check.test_checks import CASES
 from tests.hosts.generate import MACHINES
 
 PROGRAMS = (
-    r"apt-get|gdscheck|slurmd|bpftool|chronyc|command|dpdk-devbind.py|for|ip|ipcrm|nvidia-ctk|ptp4l|tcpdump|"
+    r"amd-smi|apt-get|gdscheck|slurmd|bpftool|chronyc|command|dpdk-devbind.py|for|ip|ipcrm|nvidia-ctk|ptp4l|tcpdump|"
     r"nvidia-bug-report.sh|less|awk|cat|chrt|cpupower|curl|dmesg|dmidecode|docker|df|du|echo|edac-util|end|"
     r"ethtool|export|find|free|fuser|grep|ibstat|ibv_devinfo|ipmitool|irqbalance|jq|"
     r"journalctl|kill|kubectl|lscpu|lsof|lspci|lstopo|ls|mdadm|migratepages|mlc|"
