@@ -26,7 +26,7 @@ from nodeagent.model.placement import (
     SetAffinity,
 )
 from nodeagent.pin import affinity, cpuset
-from nodeagent.pin.affinity import GoneError
+from nodeagent.pin.affinity import GoneError, Left, Why
 from nodeagent.pin.audit import Audit, Record
 from nodeagent.pin.proc import (
     Thread,
@@ -358,11 +358,16 @@ class Actor:
                     self._drop_cpuset(entry)
                 result = ActionResult(outcome=Outcome.GONE, message=stale[1], journal_id=entry.id)
             else:
-                self._journal.undoing(entry.id)
+                if entry.state != "undoing":
+                    self._journal.undoing(entry.id)
                 step("undo.begun")
                 left = self._put_back(entry, whole=True)
                 step("undo.written")
-                message = "; ".join(left) or f"{entry.open.comm} ({entry.open.pid}) is on {before}"
+                _check_whole(left)
+                message = (
+                    "; ".join(n.message for n in left)
+                    or f"{entry.open.comm} ({entry.open.pid}) is on {before}"
+                )
                 self._journal.closed(entry.id, "undone", message)
                 step("undo.closed")
                 result = ActionResult(
@@ -425,21 +430,25 @@ class Actor:
             left = self._put_back(entry, whole=False)
         except _TROUBLE as error:
             return [_words(error)]
-        return [text for text in left if "by somebody later" not in text]
+        return [note.message for note in left if note.why is not Why.LATER]
 
-    def _put_back(self, entry: Entry, *, whole: bool) -> list[str]:
-        """Former masks, and the former cpuset. Sentences about what was left. Raises ActError.
+    def _put_back(self, entry: Entry, *, whole: bool) -> list[Left]:
+        """Former masks, and the former cpuset. What was left, and why. Raises ActError.
 
         `whole`: the action had finished, so what was born under the pin is widened too.
         """
         written = {entry.cpus}
         if entry.read_back:
             written.add(CpuSet.parse(entry.read_back))
+        up = affinity.online()
+        if up is not None:
+            # The kernel leaves CPUs that went offline since out of what it says.
+            written |= {mask & up for mask in written if mask & up}
 
         def ours(mask: CpuSet) -> bool:
             return mask in written or (not whole and mask <= entry.cpus)
 
-        left: list[str] = []
+        left: list[Left] = []
         born: list[tuple[int, Thread]] = []
         if whole:
             born = self._born(entry, ours)
@@ -447,24 +456,27 @@ class Actor:
         if entry.open.cpuset:
             # The way back changes every mask, so what somebody set meanwhile is looked up before.
             changed = self._changed_later(entry, ours)
-            note = self._leave_cpuset(entry)
-            if note:
-                return [note]
+            if whole:
+                _check_reachable(entry, up)
+            moved_by = self._leave_cpuset(entry)
+            if moved_by:
+                return [Left(why=Why.LATER, message=moved_by)]
         for (tid, start), mask in sorted(entry.former.items()):
             if tid in changed:
-                left.append(f"thread {tid} was set to {changed[tid]} by somebody later")
+                said = f"thread {tid} was set to {changed[tid]} by somebody later"
+                left.append(Left(why=Why.LATER, message=said))
                 continue
             moved = bool(entry.open.cpuset)
             note = affinity.put_back(
                 entry.open.pid, tid, start, mask, (lambda m: True) if moved else ours
             )
-            if note:
+            if note is not None:
                 left.append(note)
         heir = _heir(entry)
         if heir is not None:
             for pid, thread in born:
                 note = affinity.put_back(pid, thread.tid, thread.start_time, heir, ours)
-                if note:
+                if note is not None:
                     left.append(note)
             # Somebody may have been born of a thread that was still pinned while this went on.
             for pid, thread in self._born(entry, ours) if whole else ():
@@ -578,7 +590,8 @@ class Actor:
                     self._drop_cpuset(entry)
             elif entry.state == "undoing":
                 left = self._put_back(entry, whole=True)
-                self._journal.closed(entry.id, "undone", "; ".join(left))
+                _check_whole(left)
+                self._journal.closed(entry.id, "undone", "; ".join(n.message for n in left))
                 message = f"the interrupted undo of {what} was completed"
                 outcome = Outcome.DONE
             elif self._complete(entry):
@@ -587,9 +600,9 @@ class Actor:
                 message = f"the interrupted {what} had been made: it holds, on {got}"
                 outcome = Outcome.DONE
             else:
-                left = self._revert(entry)
-                if left:
-                    raise ActError(left[0])
+                unmade = self._revert(entry)
+                if unmade:
+                    raise ActError(unmade[0])
                 message = f"the interrupted {what} was put back"
                 self._journal.closed(entry.id, "reverted", message)
             after = str(self._now(entry)) if stale is None else ""
@@ -631,7 +644,7 @@ class Actor:
         for entry in self._journal.entries:
             stale: tuple[str, str] | None = None
             try:
-                stale = self._stale(entry) if entry.state == "done" else None
+                stale = self._stale(entry) if entry.state != "open" else None
                 if stale is None:
                     continue
                 self._journal.closed(entry.id, *stale)
@@ -648,6 +661,28 @@ def _words(error: NodeagentError | OSError) -> str:
     if isinstance(error, OSError):
         return f"{error.filename or 'a system call'}: {error.strerror}"
     return str(error) + (f"; {error.remedy}" if error.remedy else "")
+
+
+def _check_whole(left: Iterable[Left]) -> None:
+    """Raises ActError where something could not be written back: the entry then stays open."""
+    blocked = [note for note in left if note.why is Why.BLOCKED]
+    if blocked:
+        more = f" (and {len(blocked) - 1} threads more)" if len(blocked) > 1 else ""
+        raise ActError(f"{blocked[0].message}{more}; the undo stays open", blocked[0].remedy)
+
+
+def _check_reachable(entry: Entry, up: CpuSet | None) -> None:
+    """Raises ActError, before anything is changed, where a living thread's former CPUs are all
+    offline: out of its cpuset it would run anywhere."""
+    for (tid, start), mask in sorted(entry.former.items()):
+        words = affinity.offline_words(mask, up)
+        stat = stat_of(entry.open.pid, tid)
+        if words is not None and stat is not None and stat.start_time == start:
+            raise ActError(
+                f"thread {tid} of process {entry.open.pid} cannot go back to {mask}: {words[0]}; "
+                f"it stays in {entry.open.cpuset}, and the undo stays open",
+                words[1],
+            )
 
 
 def _heir(entry: Entry) -> CpuSet | None:

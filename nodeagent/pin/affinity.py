@@ -8,11 +8,14 @@ Source: sched_setaffinity(2), cpuset(7); Linux 8f9ea86fdf99 (v6.2) for the remem
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-from nodeagent.errors import ActError, RightsError
+from nodeagent.errors import ActError, ParseError, RightsError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.pin.proc import PROC, Thread, is_thread, mask_of, owner_of, stat_of, threads_of
 from nodeagent.pin.step import step
@@ -21,8 +24,28 @@ MAX_SCANS = 64
 """A process that outruns this many scans is not pinned but reported."""
 
 
+_CPU = Path("/sys/devices/system/cpu")
+
+
 class GoneError(ActError):
     """The process ended, or its number belongs to another one now."""
+
+
+class Why(enum.Enum):
+    """Why a thread is not on its former mask after an undo."""
+
+    LATER = "somebody changed it after us, which is respected"
+    NARROWER = "written, and the kernel gave fewer of the CPUs"
+    BLOCKED = "not written: it is still to be undone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A thread that is not on its former mask, and what makes an undo possible."""
+
+    why: Why
+    message: str
+    remedy: str = ""
 
 
 def check_alive(pid: int, start_time: int) -> str:
@@ -120,29 +143,63 @@ def _cpuset_words(pid: int) -> str:
         return "(not readable)"
 
 
+def online() -> CpuSet | None:
+    """CPUs that take work now; None: the kernel does not say."""
+    try:
+        return CpuSet.parse((_CPU / "online").read_text(errors="replace").strip())
+    except (OSError, ParseError):
+        return None
+
+
+def offline_words(mask: CpuSet, up: CpuSet | None) -> tuple[str, str] | None:
+    """(what is offline, how to go on) when no CPU of a former mask is online; else None. Pure."""
+    if up is None or not mask or mask & up:
+        return None
+    one = len(mask) == 1
+    which = str(mask) if one else "{" + ",".join(map(str, mask)) + "}" if len(mask) <= 8 else "N"
+    return f"CPU {mask} is offline" if one else f"CPUs {mask} are offline", (
+        f"echo 1 | tee {_CPU}/cpu{which}/online; then nodeagentctl undo. If "
+        f"{'it stays' if one else 'they stay'} offline: taskset -acp CPUS PID; undo leaves it there"
+    )
+
+
 def put_back(
     pid: int, thread: int, start_time: int, mask: CpuSet, ours: Callable[[CpuSet], bool]
-) -> str:
-    """One thread's former mask. "": done, or nothing to do; else why it was left.
+) -> Left | None:
+    """One thread's former mask. None: done, or nothing to do; else why it was left.
 
     `ours` says whether the mask found now is still what we wrote: another one is somebody's later
     change, and is respected.
     """
     stat = stat_of(pid, thread)
     if stat is None or stat.start_time != start_time:
-        return ""
+        return None
     now = mask_of(thread)
     if now is None or now == mask:
-        return ""
+        return None
     if not ours(now):
-        return f"thread {thread} was set to {now} by somebody later and is left there"
+        return Left(
+            why=Why.LATER,
+            message=f"thread {thread} was set to {now} by somebody later and is left there",
+        )
     step("undo.before")
     try:
         set_mask(pid, thread, mask)
     except ActError as error:
-        # The former CPUs may be offline now, or the cpuset narrower.
-        return f"{error}; it stays on {now}"
+        down = offline_words(mask, online())
+        if down is None:
+            return Left(why=Why.BLOCKED, message=f"{error}; it stays on {now}", remedy=error.remedy)
+        return Left(
+            why=Why.BLOCKED,
+            message=f"thread {thread} of process {pid} cannot go back to {mask}: {down[0]}; it "
+            f"stays on {now}",
+            remedy=down[1],
+        )
     after = mask_of(thread)
     if after is not None and after != mask:
-        return f"thread {thread} was on {mask} and is on {after} now: its cpuset or CPUs changed"
-    return ""
+        return Left(
+            why=Why.NARROWER,
+            message=f"thread {thread} was on {mask} and is on {after} now: its cpuset or CPUs "
+            "changed",
+        )
+    return None

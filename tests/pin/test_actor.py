@@ -26,7 +26,8 @@ from nodeagent.model.placement import (
 from nodeagent.pin import affinity, cpuset
 from nodeagent.pin.actor import Actor, Asked
 from nodeagent.pin.affinity import GoneError
-from nodeagent.pin.proc import Thread, stat_of, tids_of
+from nodeagent.pin.proc import Thread, boot_id, stat_of, tids_of
+from nodeagent.pin.undo import Former, Journal, Open
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 Two = tuple[CpuSet, CpuSet]
@@ -339,6 +340,77 @@ def test_offline_cpus_alone_are_refused_and_all_is_as_before(
     assert process.masks() == before
 
 
+def journaled(folder: Path, target: Target, former: CpuSet, now: CpuSet) -> None:
+    """What a machine has in its journal whose CPUs were taken offline since."""
+    journal = Journal(folder / "state/journal")
+    number = journal.next_id
+    journal.begin(
+        Open(
+            id=number, act="set_affinity", boot=boot_id(), at_ns=1, ticks=1 << 60, by="test",
+            why="", workload="w", pid=target.pid, start_time=target.start_time, comm="x",
+            cpus=str(now),
+        ),
+        Former(id=number, threads=[(target.pid, target.start_time, str(former))]),
+    )  # fmt: skip
+    journal.done(number, str(now))
+    journal.close()
+    os.sched_setaffinity(target.pid, now.ids)
+
+
+def test_undo_to_offline_cpus_stays_open_and_says_which(
+    tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two
+) -> None:
+    everywhere, one = two_cpus
+    process = victim(0)
+    journaled(tmp_path, process.target, CpuSet.of([8000]), one)
+    with open_actor(tmp_path) as actor:
+        for _ in range(2):
+            (undone,) = actor.undo("w", ME)
+            assert undone.result.outcome is Outcome.FAILED
+            assert "CPU 8000 is offline" in undone.result.message
+            assert "cpu8000/online; then nodeagentctl undo" in undone.result.message
+            assert process.masks()[process.pid] == str(one)
+            assert [e.state for e in actor.entries] == ["undoing"]
+    with open_actor(tmp_path) as actor:
+        (said,) = actor.recover()
+        assert "CPU 8000 is offline" in said
+        # As the remedy says where the CPU does not come back.
+        os.sched_setaffinity(process.pid, everywhere.ids)
+        (undone,) = actor.undo("w", ME)
+        assert undone.result.outcome is Outcome.DONE and not actor.entries
+    assert process.masks()[process.pid] == str(everywhere)
+
+
+def test_undo_that_waits_for_cpus_is_closed_when_the_process_ends(
+    tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two
+) -> None:
+    process = victim(0)
+    journaled(tmp_path, process.target, CpuSet.of([8000]), two_cpus[1])
+    with open_actor(tmp_path) as actor:
+        assert actor.undo(None, ME)[0].result.outcome is Outcome.FAILED
+        process.end()
+        assert "has ended" in actor.undo(None, ME)[0].result.message
+        assert len(actor.entries) == 0
+
+
+@pytest.mark.parametrize(
+    ("mask", "up", "said"),
+    [
+        ("5", "0-3", "CPU 5 is offline"),
+        ("5,7", "0-4,6", "CPUs 5,7 are offline"),
+        ("64-191", "0-63", "CPUs 64-191 are offline"),
+        ("3-5", "0-3", None),
+        ("0-3", None, None),
+    ],
+)
+def test_only_masks_without_an_online_cpu_are_blocked(
+    mask: str, up: str | None, said: str | None
+) -> None:
+    words = affinity.offline_words(CpuSet.parse(mask), CpuSet.parse(up) if up else None)
+    assert (words and words[0]) == said
+    assert words is None or "/online; then nodeagentctl undo" in words[1]
+
+
 @pytest.mark.parametrize("kind", [SetAffinity, MoveToCpuset])
 def test_no_consent_no_act(
     kind: type[Action],
@@ -533,6 +605,33 @@ def test_cpuset_made_held_and_removed(
     assert set(process.masks().values()) == {str(everywhere)}
     assert CpuSet.of(os.sched_getaffinity(child)) == everywhere
     assert not tree.at(f"/nodeagent/{name}").exists()
+
+
+def test_cpuset_is_not_left_while_former_cpus_are_offline(
+    tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two, name: str
+) -> None:
+    process = victim(1)
+    tree = cpuset.find()
+    with open_actor(tmp_path) as actor:
+        done = actor.perform(move(process.target, two_cpus[1], name), ME)
+        assert done.outcome is Outcome.DONE, done.message
+        before = set(process.masks())
+        process.ask("thread")
+        (tid,) = set(process.masks()) - before
+        born = stat_of(process.pid, tid)
+        assert born is not None
+    journal = Journal(tmp_path / "state/journal")
+    (entry,) = journal.entries
+    journal.more(Former(id=entry.id, threads=[(tid, born.start_time, "8000")]))
+    journal.close()
+    with open_actor(tmp_path) as actor:
+        (undone,) = actor.undo(None, ME)
+        assert undone.result.outcome is Outcome.FAILED
+        assert f"thread {tid} of process {process.pid} cannot go back" in undone.result.message
+        assert cpuset.path_of(tree, process.pid) == f"/nodeagent/{name}"
+        process.end()
+        actor.undo(None, ME)
+        assert actor.entries == () and cpuset.values(tree, f"/nodeagent/{name}") is None
 
 
 def test_cpuset_of_two_processes_goes_with_the_last(
