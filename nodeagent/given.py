@@ -1,7 +1,8 @@
 """Files that a person names: opened without waiting for ever, read with a bound.
 
 A path on a command line may be a FIFO that nobody writes to, /dev/zero, a terminal or a directory.
-`<(command)` of a shell is a FIFO as well, and works. `select` is imported where a FIFO is met: what
+`<(command)` of a shell is a FIFO as well, and works. Where the file system may wait for its server
+(FUSE, NFS) a child waits for us, with a deadline. `select` is imported where a FIFO is met: what
 judges recorded machines runs where there is none (docs/adr/0010).
 """
 
@@ -14,6 +15,8 @@ import stat
 import time
 from pathlib import Path
 
+from nodeagent.served import read_served
+
 WAIT_S = 5.0
 """How long a FIFO may have no writer, or give nothing to a reader that cannot wait by itself."""
 _POLL_MS = 50
@@ -22,6 +25,7 @@ _CHUNK = 1 << 20
 
 def open_given(path: str | os.PathLike[str]) -> int:
     """A descriptor to read from, blocking; a FIFO has something to read. Raises OSError."""
+    read_served(path, 1)
     fd = _open(path)
     try:
         if stat.S_ISFIFO(os.fstat(fd).st_mode) and not _ready(fd, WAIT_S):
@@ -36,9 +40,12 @@ def open_given(path: str | os.PathLike[str]) -> int:
 def read_given(path: str | os.PathLike[str], limit: int) -> bytes:
     """At most `limit` + 1 bytes: one more than allowed says that the file is larger.
 
-    Waits for a writer that is there as long as that takes, for one that is not WAIT_S. Raises
-    OSError.
+    Waits for a writer that is there as long as that takes, for one that is not WAIT_S, and for the
+    server behind a file system served.DEADLINE_S. Raises OSError.
     """
+    found_there = read_served(path, limit + 1)
+    if found_there is not None:
+        return found_there
     fd = _open(path)
     try:
         is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)

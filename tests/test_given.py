@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nodeagent import given
+from nodeagent import given, served
 from nodeagent.errors import MAX_SENTENCE, sentence, visible
 from nodeagent.given import open_given, read_given
+from nodeagent.served import behind
+from tests.gate import FUSE, Gate
+from tests.hosts.generate import MACHINES, write_tree
 
 
 def test_reads_no_more_than_the_limit_and_one(tmp_path: Path) -> None:
@@ -55,6 +59,64 @@ def test_a_pipe_without_a_writer_ends_in_an_error(tmp_path: Path) -> None:
         read_given(fifo, 100)
     with pytest.raises(TimeoutError, match="gave nothing"):
         open_given(fifo)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """A named file whose server is silent."""
+    if os.geteuid() or not FUSE.exists():
+        pytest.skip("mounting a FUSE file system needs root and /dev/fuse")
+    place = tmp_path / "given.toml"
+    place.touch()
+    made = Gate(place, tmp_path / "gate")
+    yield made
+    made.close()
+
+
+def test_a_file_whose_server_hangs_is_an_error_and_then_read(gate: Gate, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(gate.place)
+    assert not behind(str(tmp_path / "gate")) and behind(str(link))
+    with pytest.raises(TimeoutError, match="the server behind its file system hangs"):
+        read_given(link, 100)
+    with pytest.raises(TimeoutError, match="no answer in 5 s"):
+        open_given(gate.place)
+    gate.open()
+    assert read_given(link, 100) == b"7\n"
+    assert read_given(gate.place, served.MAX_WHOLE) == b"7\n"
+    os.close(open_given(link))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--host TREE topology check --policy FILE",
+        "--host TREE topology check --baseline FILE",
+        "--host TREE place plan --workloads FILE",
+        "config --file FILE",
+    ],
+)
+def test_a_command_does_not_wait_for_ever(command: str, gate: Gate, tmp_path: Path) -> None:
+    tree = write_tree(MACHINES["memory-only"](), tmp_path / "root")
+    done = run(f"CTL {command}".replace("TREE", str(tree)).replace("FILE", str(gate.place)))
+    assert "no answer in 5 s: the server behind its file system hangs" in done.stderr
+    assert str(gate.place) in done.stderr and "remedy: " in done.stderr
+    assert done.returncode not in (0, 1)
+
+
+def test_links_are_followed_without_touching_the_mount(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b/../c")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "c").symlink_to("/srv/far/x")
+    (tmp_path / "loop").symlink_to("loop")
+    known = {"/": False, "/srv/far": True, "/srv/far/near": False}
+    follow = served._follow
+    assert follow(f"{tmp_path}/a/y", known) == "/srv/far/x/y"
+    assert follow("/srv/far/near/x", known) == "/srv/far/near/x"
+    assert follow("/srv/./up/../far/x", known) == "/srv/far/x"
+    assert follow("/srv/farther", known) is None
+    assert follow(f"{tmp_path}/loop", known) is None
+    assert follow("/proc/self/maps", {"/": True, "/proc": False}) is None
 
 
 def test_a_directory_and_a_loop_of_links_are_errors(tmp_path: Path) -> None:

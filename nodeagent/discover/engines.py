@@ -123,7 +123,7 @@ def _cpus(text: str) -> CpuSet | None:
 
 def _memory(pids: list[int]) -> tuple[dict[int, tuple[tuple[int, int], ...]], str]:
     """Bytes by node of each process, and why some are missing."""
-    from nodeagent.discover.child import Child
+    from nodeagent.child import Child
 
     if not pids:
         return {}, ""

@@ -67,7 +67,7 @@ class Gpus:
         self, *, deadline_s: float = DEADLINE_S, env: Mapping[str, str] | None = None
     ) -> None:
         # Here, because a recorded machine needs no child, and some laptops have none to offer.
-        from nodeagent.discover.child import Child
+        from nodeagent.child import Child
 
         script = Path(__file__).with_name("nvml_child.py")
         self._child = Child([sys.executable, "-I", str(script)], env)

@@ -11,20 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import re
-import sys
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.discover.store import MAX_NAMES, DirStore, error
+from nodeagent.discover.store import MAX_NAMES, DirStore
 from nodeagent.errors import ReadError
+from nodeagent.served import DEADLINE_S, behind, file_child, look, mounts, unpacked
 
 if TYPE_CHECKING:
-    from nodeagent.discover.child import Child
+    from nodeagent.child import Child
 
-DEADLINE_S = 5.0
-"""For one answer; a port whose link trains, or a device that wakes up, takes 1 s."""
 BUDGET_S = 20.0
 """For all answers of one reading that took longer than SLOW_S, together."""
 SLOW_S = 0.05
@@ -40,66 +36,18 @@ HARDWARE = re.compile(
 """Files whose reading asks the device. Source: Linux drivers/pci/pci-sysfs.c (config space),
 net/core/net-sysfs.c speed_show() (the driver asks its firmware), drivers/gpu/drm/amd/pm."""
 
-SERVED = re.compile(
-    r"fuse(?!ctl)[\w.]*|nfs4?|cifs|smb3|ceph|9p|afs|lustre|gpfs|beegfs|virtiofs|orangefs|coda"
-)
-"""Types of file systems that wait for a server."""
-
-
-def served(mountinfo: str) -> tuple[str, ...]:
-    """Mount points of served file systems, absolute. Source: Linux
-    Documentation/filesystems/proc.rst, section 3.5."""
-    found = []
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        words, kind = left.split(), right.split()
-        if len(words) > 4 and kind and SERVED.fullmatch(kind[0]):
-            found.append(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), words[4]))
-    return tuple(found)
-
-
-def _mounts() -> tuple[str, ...]:
-    with suppress(OSError):
-        return served(Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape"))
-    return ()
-
-
-def behind(path: str) -> bool:
-    """Whether a path, as it is given, lies on a served file system."""
-    whole = os.path.abspath(path)
-    return any(whole == m or whole.startswith(m.rstrip("/") + "/") for m in _mounts())
-
 
 def touch(path: str) -> None:
     """Looks once at a path on a served file system, before anybody waits for it. Raises ReadError
     when its server gives no answer in DEADLINE_S."""
-    child = _child("/")
     try:
-        where = os.path.abspath(path)
-        if child.ask(f"mode 0 /{os.fsencode(where.lstrip('/')).hex()}", DEADLINE_S) is None:
-            raise _silent(path)
-        if os.path.isfile(path) and (
-            child.ask(f"read 1 /{os.fsencode(where.lstrip('/')).hex()}", DEADLINE_S) is None
-        ):
-            raise _silent(path)
-    finally:
-        child.close()
-
-
-def _silent(path: str) -> ReadError:
-    return ReadError(
-        path,
-        f"gave no answer in {DEADLINE_S:g} s: the server behind its file system hangs",
-        f"copy it to a local disk; findmnt -T {path} names the file system",
-    )
-
-
-def _child(base: str) -> Child:
-    # Here, not above: recorded machines are read where there is no such thing (docs/adr/0010).
-    from nodeagent.discover.child import Child
-
-    script = Path(__file__).with_name("file_child.py")
-    return Child([sys.executable, "-I", "-S", str(script), base])
+        look(path)
+    except TimeoutError as late:
+        raise ReadError(
+            path,
+            f"gave {late.strerror}",
+            f"copy it to a local disk; findmnt -T {path} names the file system",
+        ) from late
 
 
 class GuardedStore(DirStore):
@@ -113,7 +61,7 @@ class GuardedStore(DirStore):
         whole = os.path.abspath(path)
         here = whole.rstrip("/") + "/"
         tops = (here + "sys/", here + "proc/") if live else (here,)
-        below = [m for m in _mounts() if (m + "/").startswith(tops)]
+        below = [m for m in mounts() if (m + "/").startswith(tops)]
         prefixes = [m[len(here) :] for m in below]
         if not live and behind(path):
             prefixes.append("")
@@ -175,7 +123,7 @@ class GuardedStore(DirStore):
                 errno.ETIMEDOUT, f"not asked: slow answers took {self._spent_s:.0f} s", path
             )
         if self._child is None:
-            self._child = _child(self._whole)
+            self._child = file_child(self._whole)
         child = self._child
         if self._stuck is not None and child.hung:
             # Its late answer may have come meanwhile.
@@ -203,10 +151,4 @@ class GuardedStore(DirStore):
                     path,
                 )
             raise OSError(errno.EIO, child.reason, path)
-        kind, _, rest = (answer[0] if answer else "").partition(" ")
-        if kind == ":":
-            return bytes.fromhex(rest)
-        number, _, sentence = rest.partition(" ")
-        if not number.isdigit():
-            raise error(errno.EIO, path)
-        raise OSError(int(number), sentence, path)
+        return unpacked(answer, path)

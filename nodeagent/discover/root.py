@@ -69,7 +69,8 @@ class Root:
     def open(cls, path: str, *, keep: bool = False) -> Root:
         """A recorded machine. Raises UsageError (exit 64) when there is none at `path`, ReadError
         when it cannot be read."""
-        from nodeagent.discover.guarded import GuardedStore, behind, touch
+        from nodeagent.discover.guarded import GuardedStore, touch
+        from nodeagent.served import behind
 
         if behind(path):
             touch(path)

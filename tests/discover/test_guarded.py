@@ -16,36 +16,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeagent.discover.guarded import HARDWARE, GuardedStore, served
+from nodeagent.discover.guarded import HARDWARE, GuardedStore
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
+from nodeagent.served import served
+from tests.gate import FUSE, SERVER, Gate
 from tests.hosts.generate import MACHINES, write_tree
 
 CTL = pathlib.Path(sys.executable).with_name("nodeagentctl")
-SERVER = pathlib.Path(__file__).with_name("fuse_file.py")
-FUSE = pathlib.Path("/dev/fuse")
 DEVICE = "sys/devices/pci0000:20/0000:20:01.0/0000:21:00.0"
-
-
-class Gate:
-    """A file that answers nobody until `open`."""
-
-    def __init__(self, place: pathlib.Path, gate: pathlib.Path) -> None:
-        self.place, self.gate = place, gate
-        self.server = subprocess.Popen(
-            [sys.executable, SERVER, place, gate], stdout=subprocess.PIPE, text=True
-        )
-        assert self.server.stdout is not None
-        if self.server.stdout.readline() != "mounted\n":
-            pytest.skip("cannot mount a FUSE file system here (root and /dev/fuse)")
-
-    def open(self) -> None:
-        self.gate.touch()
-
-    def close(self) -> None:
-        subprocess.run(["umount", "-l", self.place], check=False)
-        self.server.kill()
-        self.server.wait()
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodeagent.discover.guarded import GuardedStore, behind, touch
+from nodeagent.discover.guarded import GuardedStore, touch
 from nodeagent.discover.paste.part import Text
 from nodeagent.discover.store import DirStore
 from nodeagent.errors import ReadError, UsageError
 from nodeagent.given import read_given
+from nodeagent.served import behind
 
 MAX_BYTES = 64 << 20
 """Of one file, and of all files together; what is larger is refused with a sentence."""

@@ -35,13 +35,13 @@ def main() -> None:
     if libc.mount(b"gate", place.encode(), b"fuse.gate", 0, options.encode()):
         sys.exit(f"mount: {os.strerror(ctypes.get_errno())}")
     print("mounted", flush=True)
-    waiting: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int, int]] = []
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while True:
         if waiting and gate.exists():
-            for unique, offset in waiting:
-                reply(fd, unique, TEXT[offset:])
+            for unique, offset, size in waiting:
+                reply(fd, unique, TEXT[offset : offset + size])
             waiting.clear()
         if not poll.poll(0 if waiting and gate.exists() else 20):
             continue
@@ -61,7 +61,7 @@ def main() -> None:
             # FOPEN_DIRECT_IO: every read comes here.
             reply(fd, unique, struct.pack("<QII", 1, 1, 0))
         elif op == READ:
-            waiting.append((unique, struct.unpack_from("<Q", asked, 48)[0]))
+            waiting.append((unique, *struct.unpack_from("<QI", asked, 48)))
         elif op in (RELEASE, FLUSH):
             reply(fd, unique, b"")
         elif op != INTERRUPT:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nodeagent.discover.child import Child
+from nodeagent.child import Child
 
 SCRIPT = """
 import os, sys, time
