@@ -14,12 +14,15 @@ from nodeagent.check.record import (
     ok,
     saw,
     shown,
+    some,
     warn,
 )
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.finding import Evidence
 
-CONTROLLERS = "sys/fs/cgroup/cgroup.controllers"
+TOP = "sys/fs/cgroup"
+CONTROLLERS = f"{TOP}/cgroup.controllers"
 REASONS = {
     # The longer first: one is part of another. GROUP and PARENT become the paths.
     "cpuset.cpus and cpuset.cpus.exclusive are empty": "echo CPUS > GROUP/cpuset.cpus",
@@ -96,6 +99,7 @@ def partition(s: Seen) -> Iterator[Judged]:
     """Each partition file that was read."""
     files = s.matching("", "cpuset.cpus.partition")
     if not files:
+        s.whole(TOP, leaf="cpuset.cpus.partition")
         raise NotApplicable("no cpuset partition was read")
     bad = False
     for path, text in files:
@@ -113,6 +117,7 @@ def partition(s: Seen) -> Iterator[Judged]:
             .replace("GROUP", group)
             .replace("PARENT", group.rpartition("/")[0] or ".."),
         )
+    s.whole(TOP, leaf="cpuset.cpus.partition")
     if not bad:
         yield ok("cgroup", f"{len(files)} cpuset partitions are valid or plain members")
 
@@ -121,12 +126,14 @@ def partition(s: Seen) -> Iterator[Judged]:
     "cgroup.throttled",
     "no group is held back by its CPU quota",
     means="FAIL when a group with cpu.max was throttled in more than `percent` % of its periods, "
-    "WARN when it was throttled at all.",
+    "WARN when it was throttled at all: groups of engines, and pasted ones. Other groups of a "
+    "machine are told in one line: INFO, or WARN above `percent` % where no engine was seen, so "
+    "that any of them may be the workload's.",
     why="A throttled group stands still for the rest of each 100 ms period, all threads at once: "
     "12 tokens a second became 0.3 for one user.",
     prove="cat /sys/fs/cgroup/GROUP/cpu.max /sys/fs/cgroup/GROUP/cpu.stat",
     mend="Drop the quota (echo max > cpu.max, CPUQuota= empty, no cpu limit in Kubernetes) and "
-    "hold the group by its cpuset instead.",
+    "hold the group by its cpuset instead: without either it takes what others run on.",
     source="Linux Documentation/scheduler/sched-bwc.rst",
     bounds={"percent": 20},
 )
@@ -134,8 +141,11 @@ def throttled(s: Seen) -> Iterator[Judged]:
     """cpu.stat of each group that was read."""
     files = s.matching("", "cpu.stat")
     if not files:
+        s.whole(TOP, leaf="cpu.stat")
         raise NotApplicable("no cpu.stat was read")
     judged = bad = 0
+    engines = [f"{p.cgroup.strip('/')}/" for p in s.snapshot.processes or ()]
+    others: list[tuple[float, str, Evidence]] = []
     for path, text in files:
         rows = dict(line.split(None, 1) for line in text.splitlines() if len(line.split()) == 2)
         periods, held = rows.get("nr_periods", ""), rows.get("nr_throttled", "")
@@ -152,24 +162,59 @@ def throttled(s: Seen) -> Iterator[Judged]:
             evidence.append(saw(path.removesuffix("cpu.stat") + "cpu.max", quota))
         why = _why(s, path.removesuffix("cpu.stat"), quota, rows)
         bad += int(held) > 0
+        if s.snapshot.pasted is None and not any(e.startswith(_folder(path)) for e in engines):
+            if int(held):
+                others.append((part, group, evidence[0]))
+            continue
         if part > s.bounds["percent"]:
             yield fail(
                 group,
                 f"throttled in {part:.0f} % of its periods ({held} of {periods}){why}",
                 *evidence,
-                remedy="echo max > cpu.max  (drop the quota, and limit the group by its cpuset)",
+                remedy=f"echo max > {group}/cpu.max  (drop the quota, and limit the group by its "
+                "cpuset)",
             )
         elif int(held):
             yield warn(
                 group,
                 f"throttled in {held} of {periods} periods{why}",
                 *evidence,
-                remedy="echo max > cpu.max  (or a larger quota); a cpuset throttles nothing",
+                remedy=f"echo max > {group}/cpu.max  (or a larger quota); a cpuset throttles "
+                "nothing",
             )
+    s.whole(TOP, leaf="cpu.stat")
+    if others:
+        yield _others(others, judged, loud=not engines and max(others)[0] > s.bounds["percent"])
     if not judged:
         raise NotApplicable("no cpu.stat tells of a quota")
     if not bad:
         yield ok("cgroup", f"{judged} groups with a quota were never held back")
+
+
+def _folder(path: str) -> str:
+    """The group's folder below its tree, `a/b/`; version 1 has a tree for each controller."""
+    folder = path.removeprefix(f"{TOP}/").removesuffix("cpu.stat")
+    tree, _, below = folder.partition("/")
+    return below if tree in ("cpu", "cpu,cpuacct", "unified") else folder
+
+
+def _others(others: list[tuple[float, str, Evidence]], judged: int, *, loud: bool) -> Judged:
+    """Groups that hold no engine, in one line: the worst first."""
+    worst = sorted(others, key=lambda o: (-o[0], o[1]))
+    sentence = (
+        f"{len(others)} of {judged} groups with a quota were throttled: "
+        f"{some((f'{group} in {part:.0f} % of its periods' for part, group, _ in worst), 3)}"
+    )
+    evidence = [e for _, _, e in worst[:3]]
+    if not loud:
+        return info("cgroup", sentence, *evidence)
+    return warn(
+        worst[0][1],
+        sentence,
+        *evidence,
+        remedy=f"systemd-cgls {worst[0][1]}  (whose it is); if it is a workload: echo max > "
+        f"{worst[0][1]}/cpu.max, and limit it by its cpuset",
+    )
 
 
 def _why(s: Seen, group: str, quota: str, rows: dict[str, str]) -> str:

@@ -64,6 +64,7 @@ def effective(s: Seen) -> Iterator[Judged]:
         have = _parsed(found)
         if have is None:
             s.whole(path)
+            s.whole(f"{group}/cpuset.cpus.effective")
             continue
         judged += 1
         lost = asked - have - _partitions_below(s, group)
@@ -80,6 +81,8 @@ def effective(s: Seen) -> Iterator[Judged]:
             remedy=f"grep -H . {shown(group.rpartition('/')[0])}/cpuset.cpus*  (each parent needs "
             f"{lost}; a sibling partition may hold them)",
         )
+    for leaf in ("cpuset.cpus", "cpuset.effective_cpus"):
+        s.whole(TOP, leaf=leaf)
     if not judged:
         raise NotApplicable("no group names its CPUs")
     if not short:
@@ -119,8 +122,11 @@ def mems(s: Seen) -> Iterator[Judged]:
                 f"comes from node {text} only",
                 saw(f"{group}/cpuset.mems", text),
                 saw(f"{group}/cpuset.cpus.effective", str(cpus)),
-                remedy=f"echo {own[0].id} > {shown(group)}/cpuset.mems",
+                remedy=f"echo {own[0].id} > {shown(group)}/cpuset.mems  (this moves its "
+                "pages: the group stalls meanwhile)",
             )
+    for leaf in ("cpuset.cpus", "cpuset.mems"):
+        s.whole(TOP, leaf=leaf)
     if not judged:
         raise NotApplicable("no group names its memory nodes")
     if not far:

@@ -245,7 +245,7 @@ def _meaning(events: Sequence[KernelEvent], members: Sequence[int]) -> Meaning:
             return Meaning(
                 Verdict.WARN,
                 f"{meaning.what}; but {len(processes)} different programs hit it on this GPU",
-                "dcgmi diag -r 3 -i GPU",
+                "drain the GPU (the test takes it for minutes), then: dcgmi diag -r 3 -i GPU",
             )
         return meaning
     meaning = KINDS.get(first.kind, Meaning(Verdict.WARN, "a fault", AROUND))

@@ -164,7 +164,7 @@ def queues(s: Seen) -> Iterator[Judged]:
             f"{some(f'{n.name} has {n.rx_queues} receive queue(s)' for n in few)}; a feed wants "
             f"{need} or more",
             saw(f"{NET}/{few[0].name}/queues", f"{few[0].rx_queues} rx"),
-            remedy=f"ethtool -L {few[0].name} combined {need}",
+            remedy=f"ethtool -L {few[0].name} combined {need}  (the link goes down for a second)",
         )
     else:
         yield ok("net", some(f"{n.name} {n.rx_queues} queues" for n in up))
@@ -285,7 +285,8 @@ def nic_drops(s: Seen) -> Iterator[Judged]:
                 saw(f"{at}/rx_packets", str(packets)),
                 remedy=f"ethtool -m {n.name}; then exchange cable or transceiver"
                 if crc
-                else f"ethtool -g {n.name}; ethtool -G {n.name} rx MAX",
+                else f"ethtool -g {n.name}; ethtool -G {n.name} rx MAX  (the link goes down for a "
+                "second)",
             )
             break
     if not judged:

@@ -58,8 +58,8 @@ def _pasted(s: Seen) -> Pasted:
     why="Without the fabric CUDA ends with error 802 on every GPU; nvidia-smi still shows them.",
     prove="systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A4 Fabric; "
     "nv-fabricmanager --version; cat /proc/driver/nvidia/version",
-    mend="Install the fabric manager of the driver's own version, then systemctl restart "
-    "nvidia-fabricmanager.",
+    mend="Install the fabric manager of the driver's own version; drain the node, then systemctl "
+    "restart nvidia-fabricmanager: its exit aborts every CUDA job (ABORT_CUDA_JOBS_ON_FM_EXIT=1).",
     source="NVIDIA fabric manager user guide; NVML nvmlDeviceGetGpuFabricInfoV",
 )
 def fabric(s: Seen) -> Iterator[Judged]:
@@ -108,7 +108,7 @@ def fabric(s: Seen) -> Iterator[Judged]:
                     saw(m.source, f"line {m.line}: fabric manager {m.version}"),
                     saw(other.source, f"line {other.line}: {other.component} {other.version}"),
                     remedy=f"install nvidia-fabricmanager {other.version} and hold both packages; "
-                    "systemctl restart nvidia-fabricmanager",
+                    "drain the node, then: systemctl restart nvidia-fabricmanager",
                 )
             )
     yield from once(found)
@@ -122,7 +122,10 @@ def fabric(s: Seen) -> Iterator[Judged]:
 def _state(g: GpuState) -> Iterator[Judged]:
     state, status = (g.fabric_state or "").lower(), (g.fabric_status or "").lower()
     evidence = at(g, f"Fabric, State: {g.fabric_state}, Status: {g.fabric_status}")
-    mend = "systemctl restart nvidia-fabricmanager; journalctl -u nvidia-fabricmanager -n 50"
+    mend = (
+        "journalctl -u nvidia-fabricmanager -n 50; drain the node, then: systemctl restart "
+        "nvidia-fabricmanager  (its exit aborts every CUDA job)"
+    )
     if "progress" in state or state == "2":
         yield warn(
             g.label,
@@ -467,7 +470,7 @@ def versions(s: Seen) -> Iterator[Judged]:
             bad = True
             make = warn if x.state == "failed" or "persistenced" in x.unit else info
             answer = f"{x.unit} is {x.state}"
-            remedy = f"systemctl restart {x.unit}; journalctl -u {x.unit} -n 50"
+            remedy = f"journalctl -u {x.unit} -n 50; systemctl restart {x.unit}"
             yield make(x.unit, answer, saw(x.source, f"line {x.line}: {x.text}"), remedy=remedy)
     if not bad:
         yield ok("driver", f"driver {some({x.version for x in found}) or 'services'} as expected")

@@ -149,8 +149,8 @@ def _failure_remedy(text: str) -> str:
         )
     if any(w in low for w in ("system_not_ready", "system not yet", "802")):
         return (
-            "the fabric is not set up: systemctl restart nvidia-fabricmanager; "
-            "nvidia-smi -q | grep -A3 Fabric"
+            "the fabric is not set up: nvidia-smi -q | grep -A3 Fabric; drain the node, then: "
+            "systemctl restart nvidia-fabricmanager (its exit aborts every CUDA job)"
         )
     if any(w in low for w in ("communicate", "driver not loaded", "not loaded", "no devices")):
         return "modprobe nvidia; dmesg | grep -i nvrm says why the driver does not load"

@@ -139,7 +139,8 @@ def irqbalance(s: Seen) -> Iterator[Judged]:
     why="One CPU then does the work of all queues: at line rate it is the bottleneck, and the NIC "
     "drops although the others are idle.",
     prove="grep NIC /proc/interrupts; grep . /proc/irq/*/effective_affinity_list",
-    mend="Start irqbalance, or spread them: set_irq_affinity.sh NIC; ethtool -X NIC equal N.",
+    mend="Spread them: set_irq_affinity.sh NIC; ethtool -X NIC equal N. Or start irqbalance, which "
+    "moves interrupts that were pinned by hand too.",
     source="Linux Documentation/networking/scaling.rst, 'RSS IRQ configuration'",
     bounds={"queues": 4},
 )
@@ -169,8 +170,9 @@ def one_cpu(s: Seen) -> Iterator[Judged]:
                 f"all {len(mine)} interrupts of {up[nic.bdf]} go to CPU {spread}",
                 *(saw(f"proc/irq/{i.number}/effective_affinity_list", str(lands(i)))
                   for i in mine[:2]),
-                remedy="systemctl start irqbalance  (or echo CPU > /proc/irq/N/smp_affinity_list "
-                f"for each of {some(i.number for i in mine)})",
+                remedy=f"echo CPU > /proc/irq/N/smp_affinity_list for each of "
+                f"{some(i.number for i in mine)}; or systemctl start irqbalance, which moves "
+                "interrupts that were pinned by hand too",
             )  # fmt: skip
     if not judged:
         raise NotApplicable("no data NIC has several interrupts that fired")

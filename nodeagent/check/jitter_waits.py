@@ -157,7 +157,8 @@ CAUSES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("swap_readpage", "do_swap_page", "swapin"),
         "pages come back from swap",
-        "swapoff -a, or mlock the process",
+        "sysctl -w vm.swappiness=1, and mlock the process; swapoff -a only while more memory is "
+        "available than swapped out (free -m)",
     ),
     (
         ("flush_tlb", "smp_call_function", "on_each_cpu", "membarrier", "native_flush"),

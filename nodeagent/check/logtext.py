@@ -421,7 +421,8 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "feed/xdp-attach": Meaning(
         _F, "XDP", "the XDP program was not attached in native mode",
-        "ip link set NIC mtu 1500; ethtool -K NIC lro off; ethtool -L NIC combined HALF",
+        "ip link set NIC mtu 1500; ethtool -K NIC lro off; ethtool -L NIC combined HALF  (each may "
+        "take the link down for a second)",
     ),
     "feed/conntrack": Meaning(
         _F, "nf_conntrack", "the connection table is full: packets are dropped",

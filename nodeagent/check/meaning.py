@@ -104,13 +104,14 @@ KINDS: dict[str, Meaning] = {
     "nvlink_init": Meaning(
         F,
         "NVLink did not come up",
-        "systemctl restart nvidia-fabricmanager; then drain and reset the GPUs",
+        "drain the node, then: systemctl restart nvidia-fabricmanager (its exit aborts every CUDA "
+        "job); reset the GPUs",
     ),
     "gpu_init": Meaning(F, "the NVIDIA driver could not start the GPU", REBOOT),
     "gpu_driver": Meaning(
         F,
         "user-space and kernel driver are of different versions",
-        "reboot, or rmmod and modprobe nvidia after the update",
+        "reboot after the update; or end all that uses the GPUs, then rmmod and modprobe nvidia",
     ),
     "amdgpu_init": Meaning(
         F, "amdgpu could not start the GPU", "update firmware and driver; reboot"

@@ -171,7 +171,8 @@ def thp(s: Seen) -> Iterator[Judged]:
     why="A page of a pinned process that was swapped out comes back after a disk read, while the "
     "message waits.",
     prove="cat /proc/swaps; sysctl vm.swappiness",
-    mend="swapoff -a on such nodes, or sysctl -w vm.swappiness=1.",
+    mend="sysctl -w vm.swappiness=1, and a file in /etc/sysctl.d; swapoff -a on such nodes while "
+    "more memory is available than swapped out (free -m), else processes are killed.",
     source="Linux Documentation/admin-guide/sysctl/vm.rst, swappiness",
     bounds={"swappiness": 10},
 )
@@ -195,7 +196,8 @@ def swap(s: Seen) -> Iterator[Judged]:
             "vm.swappiness",
             f"{state} and vm.swappiness is {value}",
             *evidence,
-            remedy="swapoff -a, or sysctl -w vm.swappiness=1",
+            remedy="sysctl -w vm.swappiness=1; swapoff -a only while more memory is available "
+            "than swapped out (free -m): it reads all of it back in",
         )
     elif value > s.bounds["swappiness"]:
         yield info("vm.swappiness", f"{state} and vm.swappiness is {value}", *evidence)

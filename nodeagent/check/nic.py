@@ -266,7 +266,8 @@ def queues(s: Seen) -> Iterator[Judged]:
             if now == 1 and most > 1:
                 yield warn(
                     who, f"{who} uses one queue of {most}", evidence,
-                    remedy=f"ethtool -L {who} combined {min(most, 8)}",
+                    remedy=f"ethtool -L {who} combined {min(most, 8)}  (the link goes down for a "
+                    "second)",
                 )  # fmt: skip
             else:
                 yield ok(
@@ -278,7 +279,7 @@ def queues(s: Seen) -> Iterator[Judged]:
         if now and now < s.bounds["descriptors"] and most >= 2 * now:
             yield warn(
                 who, f"{who} has {now} receive descriptors of {most} possible", evidence,
-                remedy=f"ethtool -G {who} rx {min(most, 4096)}",
+                remedy=f"ethtool -G {who} rx {min(most, 4096)}  (the link goes down for a second)",
             )  # fmt: skip
         else:
             yield ok(who, f"{now} receive descriptors of {most}", evidence)

@@ -270,7 +270,7 @@ _HARMLESS = ("UnsupReq", "AdvNonFatalErr", "UnxCmplt")
 """Bits that enumeration and probing of absent functions leave behind."""
 
 
-def _bits(functions: list[PciFunction], live: bool) -> Iterator[Judged]:
+def _bits(functions: list[PciFunction], pasted: bool) -> Iterator[Judged]:
     """Error status bits that nobody cleared: they tell that, not when and how often."""
     hard, soft = [], []
     for p in functions:
@@ -294,7 +294,7 @@ def _bits(functions: list[PciFunction], live: bool) -> Iterator[Judged]:
             saw(_path(p, "config"), f"{name}: " + " ".join(f"{b}+" for b in bits))
             for p, bits in found[:4]
         ]
-        if word == "correctable" and live:
+        if word == "correctable" and not pasted:
             yield info(some(p.bdf for p, _ in found), sentence, *evidence)
         else:
             yield warn(
@@ -343,7 +343,8 @@ def _counted(counters: tuple[AerCounters, ...], bound: float) -> Iterator[Judged
     "no PCIe errors were counted",
     means="FAIL for any fatal or non-fatal error on a GPU, NIC or NVMe drive or on a bridge above "
     "one since boot; WARN for more than `correctable` correctable ones, and for error "
-    "status bits in configuration space (lspci's UESta, CESta) that nobody cleared.",
+    "status bits in configuration space (lspci's UESta, CESta) that nobody cleared; INFO for "
+    "correctable ones (CESta) on a machine that was read.",
     why="Correctable errors are retries: a storm of them is the early warning before a "
     "device falls "
     "off the bus (Xid 79 follows by minutes). Non-fatal ones lost a transaction.",
@@ -365,7 +366,7 @@ def aer(s: Seen) -> Iterator[Judged]:
     topology = s.snapshot.topology
     wanted = {p.bdf for p in devices} | {b for p in devices for b in p.parents}
     told = [p for p in topology.pci if p.bdf in wanted and p.aer is not None]
-    bits = tuple(_bits([p for p in topology.pci if p.bdf in wanted], s.snapshot.live))
+    bits = tuple(_bits([p for p in topology.pci if p.bdf in wanted], s.snapshot.pasted is not None))
     yield from bits
     yield from unseen(s, "aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal", bridges=True)
     if not told and bits:

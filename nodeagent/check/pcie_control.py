@@ -259,6 +259,11 @@ def iommu(s: Seen) -> Iterator[Judged]:
         raise NotApplicable("no GPU is here")
     grouped = [p for p in gpus if p.iommu_group is not None]
     if not grouped:
+        s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf="iommu_group")
+        if not s.snapshot.complete:
+            raise Missing(
+                f"sys/bus/pci/devices/{gpus[0].bdf}/iommu_group", NOT_RECORDED, RECORD_MORE
+            )
         yield ok("iommu", "the GPUs are in no IOMMU group: no translation")
         return
     passed = [p for p in grouped if (p.driver or "").startswith("vfio")]

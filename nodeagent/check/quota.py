@@ -134,8 +134,10 @@ def nohz(s: Seen) -> Iterator[Judged]:
             "tick, so it is not stopped there",
             saw(path, text),
             saw("sys/devices/system/cpu/nohz_full", str(cpus)),
-            remedy=f"echo max > {group}/cpu.max",
+            remedy=f"echo max > {group}/cpu.max  (it may then use all its CPUs all the time)",
         )
+    for leaf in ("cpu.max", "cpuset.cpus"):
+        s.whole("sys/fs/cgroup", leaf=leaf)
     if not bad:
         yield ok("cgroup", "no group with a quota uses nohz_full CPUs")
 

@@ -315,7 +315,8 @@ def use(s: Seen) -> Iterator[Judged]:
                 "swap",
                 f"{share(row.swap_used, row.swap_total):.0f} % of the swap is used",
                 saw(row.source, f"swap {row.swap_used} of {row.swap_total}"),
-                remedy="swapoff -a, or sysctl -w vm.swappiness=1; grep VmSwap /proc/*/status",
+                remedy="grep VmSwap /proc/*/status; sysctl -w vm.swappiness=1; swapoff -a only "
+                "while more memory is available than swapped out (free -m)",
             )
         if not bad:
             yield ok("memory", "enough is available, nothing much is swapped out")

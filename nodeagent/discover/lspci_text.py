@@ -35,6 +35,15 @@ _ACS_NAMES = frozenset(
 )
 
 
+_REGISTERS = {
+    "ACSCap": "acs_able",
+    "ACSCtl": "acs_on",
+    "UESta": "uncorrectable",
+    "CESta": "correctable",
+}
+"""Registers of flags, and the field that holds those which are set."""
+
+
 def size_bytes(text: str) -> int | None:
     """`256MB`, `16G`, `4096`; None for anything else."""
     m = re.fullmatch(r"(\d{1,6})([KMGTP]?)B?", text.strip())
@@ -121,6 +130,8 @@ def read_details(lines: Iterable[str]) -> Details:
     key = ""
     for raw in lines:
         line = raw.strip()
+        if not line:
+            key = ""
         m = _KEY.match(line)
         # `MaxPayload 256 bytes, ...` continues the register named above it.
         if m:
@@ -156,16 +167,11 @@ def _line(found: Details, key: str, line: str) -> None:
             )
     elif key in ("DevCap", "DevCtl", "DevSta", "DevCtl2"):
         _device(found, key, line)
-    elif key in ("ACSCap", "ACSCtl"):
-        flags = _set(line)
-        if key == "ACSCap":
-            found.acs_able = flags
-        else:
-            found.acs_on = flags
-    elif key == "UESta":
-        found.uncorrectable = _set(line)
-    elif key == "CESta":
-        found.correctable = _set(line)
+    elif key in _REGISTERS:
+        # Newer versions wrap long registers: what follows belongs to the flags before it, and a
+        # blank line takes none of them back.
+        before = () if line.startswith(key) else getattr(found, _REGISTERS[key]) or ()
+        setattr(found, _REGISTERS[key], (*before, *_set(line)))
     elif m := _BAR.match(line):
         now = size_bytes(m[2])
         able = tuple(s for w in (m[3] or "").split() if (s := size_bytes(w)) is not None)

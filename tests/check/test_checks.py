@@ -17,6 +17,7 @@ from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.matrix import LinkMatrix
 from nodeagent.model.pasted import Pasted
 from nodeagent.model.pci import Acs, Aer, Link
+from nodeagent.model.process import ProcessFacts
 from nodeagent.model.snapshot import GpuFacts, Irq, NicFacts, Nvml, Snapshot
 from nodeagent.model.topology import (
     Cache,
@@ -65,6 +66,20 @@ PAGES = "sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages"
 
 def no_cmdline(s: Snapshot) -> Snapshot:
     return dataclasses.replace(unreadable(s, CMD), boot_args=())
+
+
+def held(throttled: int, periods: int, group: str = "a") -> Snapshot:
+    text = f"nr_periods {periods}\nnr_throttled {throttled}"
+    at = f"sys/fs/cgroup/{group}"
+    return with_texts(H, {f"{at}/cpu.stat": text, f"{at}/cpu.max": "100000 100000"})
+
+
+def running(s: Snapshot, group: str) -> Snapshot:
+    engine = ProcessFacts(
+        pid=9, role="vllm", comm="vllm", title="vllm serve", cgroup=group, threads=(),
+        thread_count=1,
+    )  # fmt: skip
+    return dataclasses.replace(s, processes=(engine,))
 
 
 def pages(node0: int, node1: int) -> Snapshot:
@@ -622,15 +637,19 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("invalid", with_texts(H, {"sys/fs/cgroup/a/cpuset.cpus.partition":
                                        "isolated invalid (Parent is not a partition root)"}),
              V.FAIL),
+            ("not read", unreadable(H, "sys/fs/cgroup/a/cpuset.cpus.partition"), V.UNKNOWN),
             ("none", H, V.NA),
         ],
         "cgroup.throttled": [
             ("never", with_texts(H, {"sys/fs/cgroup/a/cpu.stat": "nr_periods 9\nnr_throttled 0"}),
              V.OK),
-            ("once", with_texts(H, {"sys/fs/cgroup/a/cpu.stat": "nr_periods 99\nnr_throttled 1"}),
-             V.WARN),
-            ("mostly", with_texts(H, {"sys/fs/cgroup/a/cpu.stat": "nr_periods 9\nnr_throttled 8",
-                                      "sys/fs/cgroup/a/cpu.max": "100000 100000"}), V.FAIL),
+            ("once", held(1, 99), V.INFO),
+            ("an engine once", running(held(1, 99), "/a"), V.WARN),
+            ("mostly", held(8, 9), V.WARN),
+            ("an engine mostly", running(held(8, 9), "/a/job"), V.FAIL),
+            ("beside an engine", running(held(8, 9), "/ab"), V.INFO),
+            ("an engine of version 1", running(held(8, 9, "cpu,cpuacct/a"), "/a"), V.FAIL),
+            ("not read", unreadable(H, "sys/fs/cgroup/a/cpu.stat"), V.UNKNOWN),
             ("no quota", with_texts(H, {"sys/fs/cgroup/a/cpu.stat": "usage_usec 9"}), V.NA),
             ("none", H, V.NA),
         ],

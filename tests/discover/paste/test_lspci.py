@@ -6,6 +6,7 @@ import pytest
 
 from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
+from nodeagent.discover.lspci_text import read_details
 from nodeagent.discover.paste.part import Text
 from nodeagent.discover.paste.read import Paste, read_paste
 from nodeagent.model.finding import Finding, Verdict
@@ -165,6 +166,31 @@ def test_bare_acs_lines() -> None:
     # What could be on (ACSCap) is not what is on.
     able = line.replace("ACSCtl", "ACSCap").format("+")
     assert findings("pcie.acs-redirect", ("x.txt", able)) == []
+
+
+def test_what_follows_a_register_takes_none_of_its_flags_back() -> None:
+    """ACS is often the last capability, and a blank line ends the function; newer versions wrap
+    long registers."""
+    told = read_details(
+        [
+            "Capabilities: [100] Advanced Error Reporting",
+            "UESta: DLP+ SDES- TLP- FCP-",
+            "\tECRC- UnsupReq- ACSViol+ UncorrIntErr-",
+            "UEMsk: DLP- SDES+",
+            "CESta: RxErr+ BadTLP-",
+            "CEMsk: RxErr- BadTLP+",
+            "Capabilities: [140] Access Control Services",
+            "ACSCap: SrcValid+ ReqRedir+ CmpltRedir+",
+            "ACSCtl: SrcValid+ ReqRedir+ CmpltRedir+",
+            "",
+            "",
+        ]
+    )
+    assert told.acs is not None
+    assert told.acs.on == told.acs.able == ("SrcValid", "ReqRedir", "CmpltRedir")
+    assert told.errors is not None
+    assert told.errors.uncorrectable == ("DLP", "ACSViol")
+    assert told.errors.correctable == ("RxErr",)
 
 
 def test_samples_of_a_named_function() -> None:
