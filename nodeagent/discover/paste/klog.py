@@ -23,9 +23,14 @@ _DEVICE = re.compile(
 )
 _PREFIX = re.compile(
     r"\s*(?:<\d+>(?:1 )?|\[[^\]]*\]|(?:kern|user|daemon)\s*:\w+\s*:"
-    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*|(?:stdout|stderr) [FP] "
+    r"|(?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*(?: [A-Z]{3,4}(?= ))?"
+    r"|(?:stdout|stderr) [FP] |\d{9,10}\.\d+(?=\s)"
     r"|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2}\s+\d+ \d\d:\d\d:\d\d(?:\.\d+)?(?: \d{4})?"
-    r"|[\w.-]+ kernel(?:\[\d*\])?(?: - - -|:)|kernel:)\s*"
+    r"|[\w.-]+ (?:\w+\.\w+ )?kernel(?:\[\d*\])?(?: - - -|:)|kernel:"
+    # Quote and diff marks, prompts; records of /dev/kmsg; klog of Kubernetes; ESXi; Xen.
+    r"|[>|+$#]+(?=\s)|\d+,\d+,\d+,[-c+][^;\s]*;"
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w.]+:\d+\]"
+    r"|[\w.-]+ vmk(?:ernel|warning): (?:cpu\d+:\d+\))?|\(XEN\))\s*"
 )
 _STAMPED = re.compile(
     r"\s*(?:<\d+>)?\[\s*\d+\.\d+\]|\s*\[[A-Z][a-z]{2} [A-Z][a-z]{2} |.*\bkernel: "

@@ -46,7 +46,7 @@ def _sxid(m: re.Match[str]) -> Details:
 _AMDGPU = rf"amdgpu (?P<bdf>{BDF})"
 
 NVIDIA = Topic(
-    re.compile(r"NVRM|SXid|nvidia|fabric|\[tid ", re.IGNORECASE),
+    re.compile(r"NVRM|SXid|nvidia|fabric|nvswitch|\[tid ", re.IGNORECASE),
     (
         rule(
             "sxid",
@@ -57,7 +57,9 @@ NVIDIA = Topic(
         ),
         rule(
             "xid",
-            rf"NVRM: Xid \((?:PCI:)?(?P<bdf>{BDF})(?: GPU-I:\w+)?\): (?P<xid>\d+)(?P<rest>.*)",
+            # Drivers before 2010 name only a bus of four digits.
+            rf"NVRM: Xid \((?:PCI:)?(?P<bdf>{BDF}|[0-9a-fA-F]{{4}}:[0-9a-fA-F]{{2}})"
+            r"(?: GPU-I:\w+)?\): (?P<xid>\d+)(?P<rest>.*)",
             details=_xid,
             bdf="bdf",
         ),
@@ -76,7 +78,8 @@ NVIDIA = Topic(
         ),
         rule(
             "nvlink_init",
-            r"NVRM: knvlink\w*:? .*[Ff]ail|NVRM: .*NVLink.*(?:training|init\w*).*[Ff]ail",
+            r"NVRM: (?:GPU ?\d+:? )?knvlink\w*:? .*[Ff]ail"
+            r"|NVRM: .*NVLink.*(?:training|init\w*).*[Ff]ail",
         ),
         rule(
             "gpu_init",
@@ -100,7 +103,7 @@ NVIDIA = Topic(
         rule(
             "fabric_manager",
             r"nv-fabricmanager(?:\[\d+\])?: .*(?:error|fail|fatal|abort|unable|timed? ?out|\blost\b"
-            r"|not (?:able|supported|found))",
+            r"|not (?:able|supported|found)|(?:don't|do not|doesn't|does not) match|mismatch)",
             flags=re.IGNORECASE,
         ),
         rule(
@@ -110,7 +113,9 @@ NVIDIA = Topic(
         ),
         rule(
             "fabric_manager",
-            r"\[(?:ERROR|FATAL|CRITICAL)\s*\] \[tid \d+\] .*(?:NVSwitch|NVLink|GPU|[Ff]abric)",
+            r"\[(?:ERROR|FATAL|CRITICAL)\s*\] (?:\[tid \d+\] )?.*(?:NVSwitch|NVLink|GPU"
+            r"|[Ff]abric)|detected NVSwitch (?:non-)?fatal error|aborting fabric manager"
+            r"|request to query NVSwitch .*failed",
         ),
     ),
 )

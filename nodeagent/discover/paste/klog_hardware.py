@@ -36,7 +36,8 @@ def _amd(m: re.Match[str]) -> Details:
 
 PCIE = Topic(
     re.compile(
-        r"AER|aer_|PCIe|error status/mask|TLP Header|DPC|can't find device of ID|pciehp|\[ ?\d"
+        r"AER|aer_|PCIe|error status/mask|TLP Header|DPC|EDR: |can't find device of ID|pciehp"
+        r"|device has no |broadcast |link has been reset|[Dd]evice recovery|\[ ?\d"
     ),
     (
         benign(
@@ -56,19 +57,21 @@ PCIE = Topic(
         ),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?device \[\w{{4}}:\w{{4}}\] error status/mask="),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?\[ ?\d{{1,2}}\] \w+"),
-        rule("aer", rf"{BDF}: device has no (?:AER-aware|error) ?(?:driver|handler)?"),
+        rule("aer", rf"{BDF}: device has no (?:AER-aware driver|error handler|driver\b)"),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?(?:TLP Header:|Error of this Agent)"),
         rule(
             "aer",
-            rf"{BDF}: (?:AER:\s+)?(?:can't recover|Error of this Agent|TLP Header|device recovery"
-            r"|subordinate device|[\w ]+ link has been reset|can't find device of ID|found no "
-            r"error details|broadcast \w+ message|no details|error_detected|Unable to recover)",
+            rf"{BDF}: (?:AER:\s+)?(?:can't recover|Error of this Agent|TLP Header"
+            r"|[Dd]evice recovery|subordinate device|[\w ]*Port link has been reset|can't find "
+            r"device of ID|found no error details|broadcast \w+ message|no details|error_detected"
+            r"|Unable to recover)",
         ),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?aer_(?:status|layer|uncor_severity|mask|agent)\b"),
         rule(
             "aer",
-            rf"{BDF}: DPC: (?:containment event|unmasked uncorrectable"
-            r"|ERR_\w+ (?:detected|received)|RP PIO|Data Link Layer|.*(?:failed|timed out))",
+            rf"{BDF}: (?:DPC: (?:containment event|unmasked uncorrectable|software trigger"
+            r"|ERR_\w+ (?:detected|received)|RP PIO|rp_pio|TLP (?:Header|Prefix)|ImpSpec"
+            r"|Data Link Layer|.*(?:failed|timed out))|EDR: (?!notify))",
             details=lambda _: {"correctable": False},
         ),
         rule(
@@ -110,7 +113,8 @@ MEMORY = Topic(
         ),
         rule(
             "mce",
-            r"\[Hardware Error\]: (?P<how>Corrected|Uncorrected|Deferred)\b.*error",
+            r"\[Hardware Error\]: (?:Error Status: )?(?P<how>Corrected|Uncorrected|Deferred"
+            r"|System Fatal)\b.*error",
             details=lambda m: {"correctable": m["how"] == "Corrected"},
         ),
         rule(
@@ -118,7 +122,11 @@ MEMORY = Topic(
             r"\[Hardware Error\]: (?:CPU (?P<cpu>\d+): )?",
             details=groups,
         ),
-        rule("mce", r"mce: (?:Uncorrected hardware memory error|CMCI storm detected|.*Fatal)"),
+        rule(
+            "mce",
+            r"mce: (?:Uncorrected hardware memory error|Memory error not recovered"
+            r"|CMCI storm detected|.*Fatal)",
+        ),
         rule("mce", r"mce: CMCI storm subsided", fault=False),
         rule(
             "cpu_thermal",
@@ -135,7 +143,8 @@ MEMORY = Topic(
         rule("cpu_thermal", r"Critical temperature reached"),
         rule(
             "edac",
-            r"EDAC (?:MC|DEVICE)\d+: (?:\d+ |\S+: )?(?P<how>CE|UE)\b",
+            r"EDAC (?:(?:\w+ )?(?:MC|DEVICE)\d+: (?:\d+ |\S+: )?|\w+: (?=[CU]E ERROR_ADDRESS))"
+            r"(?P<how>CE|UE)\b",
             details=lambda m: {"correctable": m["how"] == "CE"},
         ),
         rule(

@@ -19,7 +19,8 @@ NIC = Topic(
         rule(
             "nic_fw",
             r"mlx5_cmd_(?:out_err|check)\b.*failed|(?<!\w)mlx5.*(?:timeout\. Will cause a leak"
-            r"|firmware internal error|health compromised|[Ff]atal error \d+ detected|fw_fatal"
+            r"|firmware internal error|health compromised|[Ff]atal error (?:\d+ )?detected"
+            r"|fw_fatal|cmd_status_err.*failed|No done completion|health recovery flow aborted"
             r"|handing over device|cmd_work_handler.*failed|wait_fw_init.*timeout"
             r"|Firmware over \d+ MS in pre|mlx5_function_setup.*failed|assert_var\["
             r"|health recovery failed)",
@@ -82,7 +83,8 @@ NVME = Topic(
 
 BLOCK = Topic(
     re.compile(
-        r"error|Error|ERROR|EXT4|XFS|BTRFS|JBD2|[Jj]ournal|F2FS|SQUASHFS|[Rr]ead.?only|FAILED"
+        r"error|Error|ERROR|beyond end|limit=|EXT4|EXT[23]|XFS"
+        r"|BTRFS|JBD2|[Jj]ournal|F2FS|SQUASHFS|[Rr]ead.?only|FAILED"
     ),
     (
         rule(
@@ -112,15 +114,15 @@ BLOCK = Topic(
         ),
         benign(
             r"(?:EXT4-fs|XFS|BTRFS)(?: info)? ?\([^)]*\):? (?:re-?mounted|mounted filesystem|"
-            r"Mounting|Ending clean mount|[Uu]nmounting|recovery complete|orphan cleanup)"
+            r"Mounting|Ending clean mount|[Uu]nmounting|recovery complete|orphan cleanup"
+            r"|bdev \S+ errs: wr 0, rd 0, flush 0, corrupt 0, gen 0)"
         ),
         rule(
             "fs_error",
             r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs|FAT-fs|JFS)(?: error| warning| critical| alert"
             r"| info)? ?\((?:device )?(?P<device>[^)\s:]+)[^)]*\):? .*(?:I/O [Ee]rror"
             r"|read-?only(?! f)|[Cc]orrupt|[Ss]hut(?:ting)? ?down|force_shutdown|[Ee]rror|failed:? "
-            r"|Please unmount|"
-            r"Data will be lost)",
+            r"|Please unmount|[Uu]nmount and run|unable to read superblock|Data will be lost)",
             details=groups,
         ),
         rule("fs_error", r"EXT[234]-fs error \(device (?P<device>[^)\s:]+)", details=groups),
@@ -132,6 +134,13 @@ BLOCK = Topic(
             details=groups,
         ),
         rule("fs_error", r"SQUASHFS error: "),
+        rule("fs_error", r"(?:\A|[\s:])Remounting filesystem read-only"),
+        rule("io_error", r"attempt to access beyond end of device"),
+        rule(
+            "io_error",
+            r"(?P<device>\b[a-z][\w-]*): rw=\d+, (?:want|sector)=\d+,.* limit=\d+",
+            details=groups,
+        ),
     ),
 )
 

@@ -16,6 +16,15 @@ def _killed(m: re.Match[str]) -> Details:
     return {"pid": int(m["pid"])} if m["pid"] else {}
 
 
+_BEFORE = re.compile(r":\s|[\])]\s|[\"|>;]\s*")
+"""What ends a prefix that nobody knows; no kernel names a task so."""
+
+
+def _named(m: re.Match[str]) -> Details:
+    found = dict(groups(m))
+    return found | {"process": _BEFORE.split(m["process"])[-1].strip()}
+
+
 def _task(m: re.Match[str]) -> Details:
     return {"process": m["task"], "pid": int(m["pid"]), "seconds": int(m["s"])}
 
@@ -27,11 +36,11 @@ def _lockup(m: re.Match[str]) -> Details:
 
 PANIC = Topic(
     re.compile(
-        r"panic|BUG|Oops|general protection|kernel NULL|paging request|invalid opcode"
+        r"[Pp]anic|BUG|Oops|general protection|kernel NULL|paging request|invalid opcode"
         r"|double fault"
     ),
     (
-        rule("panic", r"Kernel panic - not syncing"),
+        rule("panic", r"Kernel [Pp]anic - not syncing"),
         rule(
             "soft_lockup",
             r"soft lockup - CPU#(?P<cpu>\d+) stuck for (?P<s>\d+)s!"
@@ -76,7 +85,7 @@ STALL = Topic(
             r"rcu.*(?:detected (?:expedited )?stalls?\b|self-detected stall|"
             r"kthread starved for)",
         ),
-        rule("rt_throttled", r"sched: (?:RT|DL) (?:throttling|replenish)"),
+        rule("rt_throttled", r"sched: (?:RT throttling activated|DL replenish)"),
         rule(
             "workqueue_hog",
             r"workqueue: (?P<function>\S+)(?: \[\w+\])? hogged CPU for >(?P<us>\d+)us",
@@ -92,14 +101,15 @@ STALL = Topic(
 
 OOM = Topic(
     re.compile(
-        r"oom|ut of memory|[Kk]illed|emory cgroup stats|Tasks state|Mem-Info|failcnt|total_vm"
+        r"oom|ut[ _]of[ _]memory|dump_header|[Kk]illed"
+        r"|emory cgroup stats|Tasks state|Mem-Info|failcnt|total_vm"
         r"|\] +\d+ +\d+ +\d+ +\d+ +\d+"
     ),
     (
-        rule("oom", r"^(?P<process>.*\S) invoked oom-killer", details=groups),
+        rule("oom", r"^(?P<process>.*\S) invoked oom-killer", details=_named),
         rule(
             "oom",
-            r"[Oo]ut of memory(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process "
+            r"[Oo]ut of memory(?: \(oom_kill_allocating_task\))?: [Kk]ill(?:ed)? process "
             r"(?P<pid>\d+)?",
             details=_killed,
         ),
@@ -112,10 +122,13 @@ OOM = Topic(
         ),
         rule(
             "oom",
-            r"\bKilled process (?P<pid>\d+)[ ,]+(?:UID \d+, )?\(.*(?:total-vm|anon-rss|UID)",
+            # The oldest form ends with the name: nothing may follow it.
+            r"\bKilled process (?P<pid>\d+)[ ,]+(?:UID \d+, )?\((?:.*(?:total-vm|anon-rss|UID)"
+            r"|[^()]{1,24}\)\s*$)",
             details=groups,
         ),
         rule("oom", r"Task in \S+ killed as a result of limit of"),
+        rule("oom", r"Tasks in \S+ are going to be killed due to memory\.oom\.group set"),
         rule("oom", r"Memory cgroup stats for "),
         rule("oom", r"\b(?:memory(?:\+swap)?|kmem|swap): usage \d+kB, limit \d+kB, failcnt \d+"),
         rule("oom", r"Tasks state \(memory values in pages\)|\[ *pid *\] +uid +tgid +total_vm"),
@@ -143,7 +156,8 @@ CRASH = Topic(
             r"^(?:traps: )?(?P<process>\S.*?)\[(?P<pid>\d+)\]:? (?:segfault at |general protection"
             r"|trap (?:invalid opcode|divide error|int3|stack segment)|bad frame in)",
             fault=None,
-            details=groups,
+            details=_named,
         ),
+        rule("segfault", r"\bsegfault at [0-9a-f]+ (?:ip|rip) [0-9a-f]+ ", fault=None),
     ),
 )

@@ -173,9 +173,51 @@ FAULTS: list[tuple[str, str, dict[str, object]]] = [
     ("clocksource", "clocksource: timekeeping watchdog on CPU3: Marking clocksource 'tsc' as "
      "unstable because the skew is too large:", {}),
     ("rt_throttled", "sched: RT throttling activated", {}),
+    # forms that drivers printed before or print since
+    ("xid", "NVRM: Xid (0003:00): 13, 0001 00000000 000050c0 00000368 00000000",
+     {"bdf": "0003:00", "xid": 13}),
+    ("nvlink_init", "NVRM: GPU5 knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update the mask",
+     {}),
+    ("fabric_manager", "nv-fabricmanager[9]: fabric manager driver interface version 1.2 doesn't "
+     "match with driver version 1.3.", {}),
+    ("aer", "pcieport 0000:80:03.0: DPC: rp_pio_status: 0x00000000, rp_pio_mask: 0x00000303",
+     {"bdf": "0000:80:03.0", "correctable": False}),
+    ("aer", "pcieport 0000:80:03.0: DPC: TLP Header: 0x00000001 0xfc003e0f 0xbf30001c 0x0",
+     {"bdf": "0000:80:03.0"}),
+    ("aer", "pcieport 0000:80:03.0: EDR: EDR event received", {"bdf": "0000:80:03.0"}),
+    ("aer", "pcieport 0000:80:03.0: AER: Device recovery failed", {"bdf": "0000:80:03.0"}),
+    ("aer", "pcieport 0000:80:03.0: broadcast error_detected message", {"bdf": "0000:80:03.0"}),
+    ("aer", "pcieport 0000:80:03.0: Root Port link has been reset", {"bdf": "0000:80:03.0"}),
+    ("aer", "nvme 0000:81:00.0: device has no error handler", {"bdf": "0000:81:00.0"}),
+    ("mce", "[Hardware Error]: Error Status: Corrected error, no action required.",
+     {"correctable": True}),
+    ("mce", "[Hardware Error]: System Fatal error.", {"correctable": False}),
+    ("mce", "mce: Memory error not recovered", {}),
+    ("edac", "EDAC i10nm MC3: 1 CE memory read error on CPU_SrcID#0_MC#3_Chan#0_DIMM#0",
+     {"correctable": True}),
+    ("edac", "EDAC amd64: UE ERROR_ADDRESS= 0x8a0", {"correctable": False}),
+    ("nic_fw", "mlx5_core 0000:c5:00.0: wait_func:1128:(pid 4): cmd[3]: CREATE_MKEY(0x200) No done "
+     "completion", {"bdf": "0000:c5:00.0"}),
+    ("nic_fw", "mlx5_core 0000:c5:00.0: print_health:819:(pid 0): Fatal error detected", {}),
+    ("nic_fw", "mlx5_core 0000:c5:00.0: cmd_status_err:9:(pid 1): CREATE_EQ(0x301) failed, status",
+     {}),
+    ("fs_error", "XFS (dm-4): Unmount and run xfs_repair", {"device": "dm-4"}),
+    ("fs_error", "EXT4-fs (sdk1): unable to read superblock", {"device": "sdk1"}),
+    ("oom", "Out of memory: kill process 91 (agetty) score 38 or a child", {"pid": 91}),
+    ("oom", "Killed process 91 (agetty)", {"pid": 91}),
+    ("fabric_manager", "[Mar 03 2025 10:11:12] [ERROR] detected number of NVSwitches don't match "
+     "any topology, aborting fabric manager", {}),
+    ("fabric_manager", "request to query NVSwitch data from the driver failed with error", {}),
+    ("panic", "Kernel Panic - not syncing: Attempted to kill init!", {}),
+    ("fs_error", "BTRFS: Remounting filesystem read-only", {}),
+    ("io_error", "kworker/u9:1: attempt to access beyond end of device", {}),
+    ("io_error", "dm-7: rw=0, sector=81, nr_sectors = 8 limit=64", {"device": "dm-7"}),
+    ("oom", " out_of_memory+0x11/0x53", {}),
+    ("oom", "Tasks in /pods/a are going to be killed due to memory.oom.group set", {}),
 ]  # fmt: skip
 
 OPEN: list[tuple[str, str, dict[str, object]]] = [
+    ("segfault", "segfault at 7f00 ip 00007f0a sp 00007f0b error 4 in libnccl.so", {}),
     ("segfault", "Jan 02 03:04:05 node7 kernel: Web Content[77]: segfault at 0 ip 0 sp 0 error 4",
      {"process": "Web Content", "pid": 77}),
     ("segfault", "traps: python3[78] general protection fault ip:7f sp:7f error:0 in libcuda.so",
@@ -239,6 +281,9 @@ BENIGN = [
     "mlx5_core 0000:5e:00.0 ens3f0np0: Link up",
     "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
     "usb 1-1: device descriptor read/64, error -110",
+    "BTRFS info (device sdq1): bdev /dev/sdq1 errs: wr 0, rd 0, flush 0, corrupt 0, gen 0",
+    "sched: RT throttling is disabled",
+    "systemd[1]: Killed process tree of the old unit",
     "usb 1-1: reset high-speed USB device number 2 using xhci_hcd",
     "systemd[1]: Started oomd.service - Userspace Out-Of-Memory (OOM) Killer.",
     "ACPI BIOS Error (bug): Could not resolve symbol [\\_SB.PCI0], AE_NOT_FOUND",
@@ -264,6 +309,14 @@ PREFIXES = [
     "2025-03-01 10:00:00.123456 node7 kernel: ",
     "<4>1 2025-03-01T10:00:00Z node7 kernel - - - [   12.345678] ",
     "2025-03-01T10:00:00.000000000Z stderr F [   12.345678] ",
+    "> [   12.345678] ",
+    "3,1234,5678901,-;",
+    "I0301 10:00:00.123456    12 kmsg.go:41] ",
+    "Jan  1 00:00:00 node7 user.warn kernel: ",
+    "Wed 2025-01-01 00:00:00 CET node7 kernel: ",
+    "2025-01-01T00:00:00.000Z esx7 vmkernel: cpu12:34567)",
+    "(XEN) [   12.345678] ",
+    "1735689600.123 ",
 ]
 
 
@@ -296,6 +349,14 @@ def test_a_frightening_word_alone_is_no_fault(line: str) -> None:
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes_come_off(prefix: str) -> None:
     assert bare(prefix + "python3 invoked oom-killer") == "python3 invoked oom-killer"
+
+
+def test_a_prefix_that_nobody_knows_is_no_part_of_a_task_name() -> None:
+    for prefix in ('{"message":"', "shipper <7> vm3: ", "[unit|x] (a b) "):
+        for line in ("nv queue 3 invoked oom-killer: order=0", "nv queue 3[7]: segfault at 0 ip 0"):
+            found = event(1, prefix + line)
+            assert found is not None
+            assert found.details["process"] == "nv queue 3", (prefix, line)
 
 
 def test_a_log_by_its_stamps_alone_is_one() -> None:
