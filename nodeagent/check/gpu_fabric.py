@@ -300,24 +300,32 @@ def _uneven(s: Seen) -> list[Judged] | None:
     m = s.snapshot.matrix
     if m is None or m.truncated or len(m.gpus) < 3:
         return None
-    total = {
-        g: sum(int(c[2:]) for h in m.gpus if (c := m.links.get((g, h), "")).startswith("NV"))
-        for g in m.gpus
-    }
-    if not all(
-        (m.links.get((a, b)) or "").startswith("NV") for a in m.gpus for b in m.gpus if a != b
-    ):
-        return None
-    most = max(total.values())
-    # Where one pair lost a link, both of its ends have fewer: the fewest are the ill ones.
-    weak = [g for g in m.gpus if total[g] == min(total.values())]
-    if most == min(total.values()):
+    links: dict[tuple[str, str], int] = {}
+    for pair in ((a, b) for a in m.gpus for b in m.gpus if a != b):
+        said = m.links.get(pair, "")
+        if not said.startswith("NV") or not said[2:].isdigit():
+            return None
+        links[pair] = int(said[2:])
+    peak = {g: max(n for (a, _), n in links.items() if a == g) for g in m.gpus}
+    most = max(links.values())
+    low = {frozenset(pair) for pair, n in links.items() if n < most}
+    if not low:
         return []
+    if all(n == min(peak[a], peak[b]) for (a, b), n in links.items()):
+        # Behind switches a pair has as many links as the poorer of the two.
+        weak = [g for g in m.gpus if peak[g] < most]
+    elif len(low) == 1:
+        weak = [g for g in m.gpus if g in next(iter(low))]
+    else:
+        # Soldered pair by pair, some by one link and some by two: no count is the right one.
+        return None
+    fewest = min(min(n for (a, _), n in links.items() if a == g) for g in weak)
     return [
         warn(
             some(weak),
-            f"{some(weak)} have fewer NVLinks than the other GPUs: {min(total.values())} of {most}",
-            saw(m.source, some(f"{g}: {n}" for g, n in total.items())),
+            f"{some(weak)} {'has' if len(weak) == 1 else 'have'} fewer NVLinks than the other "
+            f"GPUs: {fewest} of {most}",
+            saw(m.source, some(f"{a}-{b}: NV{n}" for (a, b), n in links.items() if n < most)),
             remedy=_RESET,
         )
     ]

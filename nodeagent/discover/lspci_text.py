@@ -78,6 +78,8 @@ class Details:
     acs_able: tuple[str, ...] | None = None
     acs_on: tuple[str, ...] | None = None
     bars: list[ResizableBar] = field(default_factory=list)
+    virtual_bars: bool = False
+    """Whether the BARs listed now are those of virtual functions."""
     region: int | None = None
     uncorrectable: tuple[str, ...] | None = None
     correctable: tuple[str, ...] | None = None
@@ -146,6 +148,7 @@ def _line(found: Details, key: str, line: str) -> None:
     if "Access Control Services" in line:
         found.acs_named = True
     if m := _CAPABILITY.match(line):
+        found.virtual_bars = "Virtual Resizable BAR" in line
         if len(m[1]) <= 8 and int(m[1], 16) >= 0x100 and "not reachable" not in line:
             found.extended = True
         if "not reachable" in line:
@@ -175,7 +178,7 @@ def _line(found: Details, key: str, line: str) -> None:
     elif m := _BAR.match(line):
         now = size_bytes(m[2])
         able = tuple(s for w in (m[3] or "").split() if (s := size_bytes(w)) is not None)
-        if now is not None:
+        if now is not None and not found.virtual_bars:
             found.bars.append(
                 ResizableBar(index=int(m[1]), size_bytes=now, able_bytes=tuple(sorted(able)))
             )

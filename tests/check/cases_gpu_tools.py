@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from nodeagent.discover.paste.part import Text
 from nodeagent.discover.paste.read import read_paste
 from nodeagent.model.finding import Verdict
@@ -162,6 +164,16 @@ GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-aaaa)
   MIG 3g.40gb     Device  0: (UUID: MIG-1111)
 GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-bbbb)
 """
+
+
+def matrix(*pairs: str) -> str:
+    """Four GPUs; the classes of 0-1, 0-2, 0-3, 1-2, 1-3 and 2-3."""
+    said = dict(zip(itertools.combinations(range(4), 2), pairs, strict=True))
+    rows = ["\t" + "\t".join(f"GPU{i}" for i in range(4))]
+    for a in range(4):
+        cells = [" X " if a == b else said[min(a, b), max(a, b)] for b in range(4)]
+        rows.append("\t".join([f"GPU{a}", *cells]))
+    return "\n".join(rows) + "\n"
 
 
 def links(name: str, *states: str, gpu: int = 0) -> str:
@@ -344,6 +356,10 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
             "25 GB/s", "Replay Errors: 4\n\t Link 0: Recovery Errors: 0")), V.FAIL),
         ("CRC", P(x=links(SXM, "CRC Errors: 9")), V.WARN),
         ("MIG", P(x=LIST + "\n" + links(SXM, *["<inactive>"] * 12)), V.INFO),
+        ("switched", P(x=matrix("NV18", "NV18", "NV18", "NV18", "NV18", "NV18")), V.OK),
+        ("one GPU poorer", P(x=matrix("NV18", "NV16", "NV18", "NV16", "NV18", "NV16")), V.WARN),
+        ("one pair poorer", P(x=matrix("NV4", "NV4", "NV3", "NV4", "NV4", "NV4")), V.WARN),
+        ("mesh of one and two", P(x=matrix("NV1", "NV1", "NV2", "NV2", "NV1", "NV2")), V.NA),
         ("not told", P(x=TABLE), V.NA),
     ],
     "gpu.peer-access": [

@@ -6,6 +6,7 @@ Source: nvidia-smi topo -h (legend); the layout of drivers 384 to 580.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -34,12 +35,20 @@ _NAME = re.compile(
 _GLUED_NAMES = re.compile(r"(?:(?:GPU|NIC)\d+|mlx\d_\d+){2,}")
 _ONE_NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\d_\d+")
 _LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
-_MARKS = re.compile(r"^\s*(?:[#>|]+\s?)*")
+_MARKS = re.compile(r"^\s*(?:\[\d{1,5}\]:?\s?)?(?:(?:[#>|;*%]+|//+)\s?)*")
+"""Comment and quotation marks, and the rank that a launcher prints before each line."""
+_RULE = re.compile(r"[\s|:+-]*-{2}[\s|:+-]*")
+_TABLE = re.compile(r"(?m)^[ \t>]*\|[ \t*`]*\|[ \t*`]*GPU\d+[ \t*`]*\|")
+_ESCAPED = re.compile(r"GPU\d+\\t.{0,20000}?\\n", re.DOTALL)
 _NOTHING = re.compile(r"(?:.*[:=]\s*)?(?:could not collect|n/a)\s*", re.IGNORECASE)
 
 
 class Damaged(ParseError):  # noqa: N818  # what the matrix is
     """A matrix that has no single reading."""
+
+
+class Short(Damaged):
+    """A row with fewer cells than the header has devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,10 @@ class _Header:
 def read_matrix(text: str) -> Part | None:
     """The matrix in a text; None when the text speaks of none. A Part with `refused` when it does
     and cannot be read."""
-    lines = [_unmarked(line) for line in text.split("\n")]
+    if _ESCAPED.search(text):
+        text = text.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "")
+        text = re.sub(r"(?m)^[ ]*['\"](?=\s*GPU)", "", text)
+    lines = [_unmarked(line) for line in _columns(text).split("\n")]
     repairs: list[str] = []
     headers: list[_Header] = []
     for i, line in enumerate(lines):
@@ -157,11 +169,25 @@ def _refused(why: str) -> Part:
     return Part(kind="matrix", refused=f"the topology matrix cannot be read: {why}")
 
 
+def _columns(text: str) -> str:
+    """A Markdown table with tabs between its cells; another text as it is."""
+    if not _TABLE.search(text):
+        return text
+    out = []
+    for line in text.split("\n"):
+        row = line.strip(" \t>\r")
+        if row.startswith("|") and row.count("|") > 2:
+            cells = [c.strip(" \t*`") for c in row.strip("|").split("|")]
+            line = "" if _RULE.fullmatch(row) else "\t".join(cells)
+        out.append(line)
+    return "\n".join(out)
+
+
 def _unmarked(line: str) -> str:
     """Without comment and quotation marks, columns kept, carriage returns as blanks."""
     m = _MARKS.match(line)
     head = line[: m.end()] if m else ""
-    return re.sub(r"[#>|]", " ", head) + line[len(head) :].replace("\r", " ").rstrip()
+    return re.sub(r"\S", " ", head) + line[len(head) :].replace("\r", " ").rstrip()
 
 
 def _header(index: int, line: str, repairs: list[str]) -> _Header | None:
@@ -203,6 +229,8 @@ def _read(lines: list[str], header: _Header, repairs: list[str]) -> Part:
     rows: list[str] = []
     unclear: list[str] = []
     legend: dict[str, str] = {}
+    last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
+    whole_rows = 0
     for index in range(header.end + 1, len(lines)):
         line = lines[index]
         tokens = line.split()
@@ -220,12 +248,27 @@ def _read(lines: list[str], header: _Header, repairs: list[str]) -> Part:
         whole = _joined(lines, index, line, devices, header, repairs)
         loose = header.wrapped or whole != line
         line = whole
-        cells, rest_at = _cells(index + 1, line, name, devices, repairs)
+        try:
+            cells, rest_at = _cells(index + 1, line, name, devices, repairs)
+        except Short:
+            if index < last or not rows:
+                raise
+            repairs.append(f"line {index + 1}: the text ends in this row, which is left out")
+            break
         for column, cell in zip(devices, cells, strict=True):
             if cell != "X":
                 links[name, column] = cell
         rows.append(name)
         if _GPU.fullmatch(name):
+            ends = line.rstrip().endswith("N/A")
+            short = len(line[rest_at:].split()) < len(header.headings)
+            if index == last and whole_rows == len(rows) - 1 > 0 and short and not ends:
+                # The rows above end with N/A: this one breaks off before it, perhaps in a list.
+                repairs.append(f"line {index + 1}: the text ends in this row's affinities")
+                for values in columns.values():
+                    values[name] = None
+                break
+            whole_rows += ends
             found = _rest(index + 1, line, rest_at, header, unclear, loose=loose)
             for heading, value in found.items():
                 columns[heading][name] = value
@@ -318,7 +361,7 @@ def _cells(
             break
         end = m.end()
     if len(cells) != len(devices):
-        raise Damaged(f"line {number}", f"{len(cells)} cells", f"{len(devices)}, as in the header")
+        raise Short(f"line {number}", f"{len(cells)} cells", f"{len(devices)}, as in the header")
     if cells.index("X") != devices.index(name) if "X" in cells else True:
         raise Damaged(f"line {number}", line, f"the X of {name} in its own column")
     return cells, end
@@ -344,7 +387,9 @@ def _rest(
     elif "\t" in line[at:]:
         found = _by_tabs(line[at:], names)
     else:
-        found = _by_columns(tokens, header) if _aligned(line[:at], header) else {}
+        found = {}
+        if _aligned(line[:at], header):
+            found = _by_stops(tokens, line[:at], names) or _by_columns(tokens, header)
     if len(found) != len(tokens) and len(tokens) != len(names):
         unclear.append(f"line {number}: {' '.join(t for _, t in tokens)!r} fits several columns")
         return values
@@ -372,6 +417,39 @@ def _aligned(row: str, header: _Header) -> bool:
     return len(cells) == len(header.starts) and all(
         abs(cell - start) <= 1 for cell, start in zip(cells, header.starts, strict=True)
     )
+
+
+TAB = 8
+
+
+def _by_stops(tokens: list[tuple[int, str]], row: str, names: list[str]) -> dict[str, str]:
+    """Values that stand where nvidia-smi's tabs put them, once a terminal made blanks of the tabs:
+    one tab before each affinity (two before a N/A of older drivers), two before the GPU's NUMA id.
+    {}: no way to lay them out gives these places, or several do."""
+    origin = len(row) - len(row.lstrip())
+    cells = [m.start() - (m[0] == "X") - origin for m in re.finditer(r"\S+", row)]
+    if any(cell != TAB * i for i, cell in enumerate(cells)):
+        return {}
+    base = origin + TAB * len(cells)
+    ways: list[dict[str, str]] = []
+    for chosen in itertools.combinations(names, len(tokens)):
+        for extra in (0, 1):
+            at = base
+            starts: list[int] = []
+            rest = list(tokens)
+            for i, name in enumerate(names):
+                value = rest.pop(0)[1] if name in chosen else ""
+                if i:
+                    tabs = 2 if name == "GPU NUMA ID" else 1
+                    tabs += extra if (name, value) == ("NUMA Affinity", "N/A") else 0
+                    at = ((at - origin) // TAB + tabs) * TAB + origin
+                if value:
+                    starts.append(at)
+                at += len(value)
+            way = dict(zip(chosen, (t for _, t in tokens), strict=True))
+            if starts == [start for start, _ in tokens] and way not in ways:
+                ways.append(way)
+    return ways[0] if len(ways) == 1 else {}
 
 
 def _by_columns(tokens: list[tuple[int, str]], header: _Header) -> dict[str, str]:

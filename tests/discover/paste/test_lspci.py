@@ -60,6 +60,8 @@ VERBOSE = """\
 \t\tCESta:\tRxErr+ BadTLP- BadDLLP- Rollover- Timeout- AdvNonFatalErr+
 \tCapabilities: [bb0 v1] Physical Resizable BAR
 \t\tBAR 1: current size: 256MB, supported: 64MB 128MB 256MB 512MB 1GB 2GB 4GB 8GB 16GB 32GB 64GB
+\tCapabilities: [bc0 v1] Virtual Resizable BAR
+\t\tBAR 1: current size: 2GB, supported: 64MB 128MB 256TB 512TB 1PB
 \tKernel driver in use: nvidia
 """  # noqa: E501
 
@@ -72,6 +74,7 @@ def test_all_that_a_verbose_listing_tells() -> None:
     assert gpu.parents == ("0000:40:01.1",) and gpu.root_bus == "0000:40"
     assert (gpu.numa_node, gpu.iommu_group, gpu.driver) == (1, 17, "nvidia")
     assert gpu.region_bytes == 256 << 20
+    assert [(bar.index, bar.size_bytes) for bar in gpu.bars] == [(1, 256 << 20)]
     assert gpu.control is not None and gpu.control.max_payload_able_bytes == 256
     assert (gpu.control.max_payload_bytes, gpu.control.relaxed_ordering) == (128, False)
     assert gpu.errors is not None and gpu.errors.uncorrectable == ("CmpltTO",)

@@ -49,6 +49,18 @@ def test_a_tabbed_matrix() -> None:
     }
 
 
+def markdown(text: str) -> str:
+    """The rows as a table of Markdown, what follows as it is."""
+    head, *rows = text.split("\n")
+    out = ["|" + head.replace("\t", " | ") + " |"]
+    out.append("|" + "---|" * (head.count("\t") + 1))
+    for row in rows:
+        cells = row.replace("\t\t", "\t").split("\t")
+        name = f"| **{cells[0]}** | "
+        out.append(name + " | ".join(c.strip() for c in cells[1:]) + " |" if "\t" in row else row)
+    return "\n".join(out)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -58,8 +70,25 @@ def test_a_tabbed_matrix() -> None:
         lambda t: t.replace("\tGPU0\tGPU1", "\t\x1b[4mGPU0\tGPU1").replace("ID\n", "ID\x1b[0m\n"),
         lambda t: t.replace("\n", "\r\n"),
         lambda t: "Some words before\n\n" + t,
+        lambda t: "".join(f"// {line}\n" for line in t.splitlines()),
+        lambda t: "".join(f"[0] {line}\n" for line in t.splitlines()),
+        lambda t: json.dumps(t),
+        lambda t: repr(t),
+        lambda t: markdown(t),
     ],
-    ids=["blanks", "commented", "quoted", "colour", "windows", "in a report"],
+    ids=[
+        "blanks",
+        "commented",
+        "quoted",
+        "colour",
+        "windows",
+        "in a report",
+        "in code",
+        "ranked",
+        "json",
+        "repr",
+        "markdown",
+    ],
 )
 def test_the_same_matrix_in_other_clothes(change: object) -> None:
     assert callable(change)
@@ -83,10 +112,44 @@ def test_a_blank_affinity_is_null_and_moves_nothing() -> None:
         assert part.unclear == ()
 
 
-def test_a_value_between_two_headings_stays_open() -> None:
-    # Where tabs became blanks after a blank column, the value stands midway.
+def test_a_value_stands_where_the_tabs_put_it() -> None:
+    # Where tabs became blanks after a blank column, the value stands midway between two headings.
     part = read(TABBED.replace("SYS\t16-31\t1", "SYS\t\t1").expandtabs(8))
     assert part.facts["cpu_affinity"] == {"GPU0": "0-15", "GPU1": None}
+    assert part.facts["numa_affinity"] == {"GPU0": "0", "GPU1": "1"}
+    assert part.unclear == ()
+
+
+@pytest.mark.parametrize(
+    ("tail", "cpu", "node", "own"),
+    [
+        ("\t\t\tN/A", None, None, None),
+        ("\t\t\t7", None, None, "7"),
+        ("\t3\t\tN/A", None, "3", None),
+        ("0-15\t\t\t7", "0-15", None, "7"),
+        ("0-15\t\tN/A\t\t7", "0-15", None, "7"),
+        ("0,2,4,6,8,10,12,14,16,18,20,22\t5\t\t", "0,2,4,6,8,10,12,14,16,18,20,22", "5", None),
+    ],
+)
+def test_blank_cells_between_aligned_columns(
+    tail: str, cpu: str | None, node: str | None, own: str | None
+) -> None:
+    text = f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t{tail}\n".expandtabs(8)
+    for indent in ("", "   ", "        "):
+        part = read("".join(f"{indent}{line}\n" for line in text.splitlines()))
+        assert part.unclear == ()
+        assert part.facts["cpu_affinity"] == {"GPU0": cpu}
+        assert part.facts["numa_affinity"] == {"GPU0": node}
+        assert part.facts["gpu_numa_id"] == {"GPU0": own}
+
+
+def test_a_value_between_two_headings_stays_open() -> None:
+    moved = "GPU1    NV4      X              2               N/A"
+    part = read(ALIGNED.replace(ALIGNED.splitlines()[2], moved))
+    assert part.facts["cpu_affinity"] == {"GPU0": "0-15", "GPU1": None}
+    assert part.facts["numa_affinity"] == {"GPU0": "0", "GPU1": "2"}
+    odd = "GPU1    NV4      X" + " " * 14 + "6" + " " * 10 + "N/A"
+    part = read(ALIGNED.replace(ALIGNED.splitlines()[2], odd))
     assert part.facts["numa_affinity"] == {"GPU0": "0", "GPU1": None}
     assert len(part.unclear) == 1
 
@@ -131,6 +194,19 @@ def test_a_cut_matrix_is_truncated() -> None:
     part = read("\n".join(TABBED.split("\n")[:2]))
     assert part.facts["truncated"] is True
     assert part.refused is None
+
+
+def test_a_text_that_ends_in_a_row_keeps_the_whole_rows() -> None:
+    row = TABBED.split("\n")[2]
+    for cut in range(len("GPU1\tNV4\t"), len(row) - len("N/A")):
+        part = read("\n".join([*TABBED.split("\n")[:2], row[:cut]]))
+        links = part.facts["links"]
+        assert isinstance(links, dict)
+        assert links["GPU0-NIC0"] == "PIX"
+        assert links.get("GPU1-NIC0", "SYS") == "SYS"
+        assert part.facts["truncated"] is ("GPU1-NIC0" not in links)
+        assert part.facts["cpu_affinity"] in ({"GPU0": "0-15"}, {"GPU0": "0-15", "GPU1": None})
+        assert len(part.repairs) == 1
 
 
 def test_nothing_collected_is_an_empty_matrix() -> None:
