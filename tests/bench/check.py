@@ -31,7 +31,7 @@ from tests.check.machines import (
     with_cmdline,
     with_texts,
 )
-from tests.hosts.generate import large
+from tests.hosts.servers import giant
 
 PUS = 224
 PER_SOCKET = 4
@@ -106,7 +106,7 @@ def rows(quick: bool) -> Iterable[Row]:
     yield Row(name="check.judge", value=value, unit="ms CPU", target="<= 20", note=note)
     with tempfile.TemporaryDirectory(prefix="nodeagent-bench-check-") as folder:
         capture = pathlib.Path(folder) / "machine.capture"
-        capture.write_text(render(large()))
+        capture.write_text(render(giant()))
         with Root.open(str(capture)) as root:
             snapshot = read_snapshot(root)
     yield Row(

@@ -22,7 +22,9 @@ from nodeagent.discover.capture import render
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
-from tests.hosts.generate import Table, large, two_socket_8gpu, write_tree
+from tests.hosts.generate import write_tree
+from tests.hosts.servers import giant, two_socket_8gpu
+from tests.hosts.tree import Table
 
 LSTOPO = "lstopo-no-graphics"
 CLI = pathlib.Path(sys.executable).with_name("nodeagentctl")
@@ -153,7 +155,7 @@ def rows(quick: bool) -> Iterable[Row]:
         )
         yield from recorded_rows(
             "large_",
-            large(),
+            giant(),
             folder,
             runs,
             limit_ms=1500,

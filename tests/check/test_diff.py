@@ -14,7 +14,8 @@ from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Link, TableStore
 from nodeagent.model.kernel_event import KernelEvent
 from nodeagent.model.snapshot import Snapshot
-from tests.hosts.generate import MACHINES, Table
+from tests.hosts.generate import MACHINES
+from tests.hosts.tree import Table
 
 
 def read(table: Table) -> Snapshot:

@@ -16,7 +16,8 @@ from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Entry, Failed, Link, TableStore
 from nodeagent.model.snapshot import Snapshot
-from tests.hosts.generate import MACHINES, Table, write_tree
+from tests.hosts.generate import MACHINES, write_tree
+from tests.hosts.tree import Table
 
 HUGE = bytes(65) * (1 << 20)
 SPOILS: dict[str, Callable[[str], Entry]] = {

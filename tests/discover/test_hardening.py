@@ -20,7 +20,8 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.finding import Verdict, worst
 from nodeagent.model.pci import parse_bdf
 from nodeagent.model.snapshot import Snapshot
-from tests.hosts.generate import CPU, GPU, MACHINES, NODE, Table, Tree, write_tree
+from tests.hosts.generate import MACHINES, write_tree
+from tests.hosts.tree import CPU, GPU, NODE, Table, Tree
 
 
 def read(table: Table) -> Snapshot:
@@ -33,6 +34,9 @@ def test_half_a_tree_is_read_and_never_called_healthy(
     name: str, top: str, tmp_path: pathlib.Path, bin_dir: pathlib.Path
 ) -> None:
     table = {p: e for p, e in MACHINES[name]().items() if p.startswith(top + "/")}
+    if top == "sys":
+        # What a capture keeps of configuration space.
+        table |= {p: e for p, e in MACHINES[name]().items() if p.startswith("derived/pci/")}
     folder = write_tree(table, tmp_path / "half")
     whole, half = read(MACHINES[name]()), read(table)
     if top == "sys":

@@ -20,7 +20,8 @@ from nodeagent.discover.redact_words import command
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Entry, TableStore
-from tests.hosts.generate import MACHINES, Table
+from tests.hosts.generate import MACHINES
+from tests.hosts.tree import Table
 
 SECRETS: dict[str, tuple[str, ...]] = {
     "serial": ("S64GNE0R301122", "1650923000417", "0x3f9c77aa12ee01b5", "CZ3402LKQ7"),

@@ -24,8 +24,21 @@ from nodeagent.model.topology import (
     Relation,
     Topology,
 )
-from tests.hosts.generate import BRIDGE, CPU, GPU, NIC, NVME, UNCORE, VGA, Table, Tree
-from tests.hosts.servers import Core, joined, write_cpus, write_nodes
+from tests.hosts.tree import (
+    BRIDGE,
+    CPU,
+    GPU,
+    NIC,
+    NVME,
+    UNCORE,
+    VGA,
+    Core,
+    Table,
+    Tree,
+    joined,
+    write_cpus,
+    write_nodes,
+)
 
 SPEEDS = ("2.5", "5.0", "8.0", "16.0", "32.0", "64.0")
 DOMAINS = ("0000", "0001", "00ff", "10000")
@@ -52,7 +65,7 @@ class _Ends:
 @st.composite
 def machines(draw: st.DrawFn) -> Drawn:
     """Any machine that the builder can write."""
-    tree = Tree()
+    tree = Tree(acs=None)
     cores = _cores(draw)
     everything = joined(cores)
     off = CpuSet.of(

@@ -43,7 +43,9 @@ def print_relations(out: Console, snapshot: Snapshot, width: int) -> None:
     names |= {f.bdf: f"NIC{i}" for i, f in enumerate(nics)}
     rows, columns = gpus[:MAX_ROWS], [*gpus[:MAX_ROWS], *nics[:MAX_ROWS]]
     first = max(6, *(len(names[f.bdf]) + 1 for f in rows))
-    fit = max(1, (width - first) // CELL)
+    # GPU10 fills a cell of the usual width.
+    cell = max(CELL, *(len(names[f.bdf]) + 1 for f in columns))
+    fit = max(1, (width - first) // cell)
     if len(columns) > fit:
         # GPUs and NICs each begin a block of their own.
         blocks = [gpus[i : i + fit] for i in range(0, min(len(gpus), MAX_ROWS), fit)]
@@ -52,11 +54,11 @@ def print_relations(out: Console, snapshot: Snapshot, width: int) -> None:
         blocks = [columns]
     for block in blocks:
         out.print()
-        head = " " * first + "".join(names[f.bdf].ljust(CELL) for f in block)
+        head = " " * first + "".join(names[f.bdf].ljust(cell) for f in block)
         out.print(head.rstrip(), style="bold", markup=False)
         for row in rows:
             line = ["X" if row is c else near.get((row.bdf, c.bdf), "?") for c in block]
-            text = names[row.bdf].ljust(first) + "".join(cell.ljust(CELL) for cell in line)
+            text = names[row.bdf].ljust(first) + "".join(path.ljust(cell) for path in line)
             out.print(text.rstrip(), markup=False)
     legend = _nic_names(snapshot, names, nics[:MAX_ROWS])
     if legend:

@@ -30,8 +30,7 @@ from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.snapshot import GpuFacts, Snapshot
 from nodeagent.model.topology import PeerLink
-from tests.hosts.generate import made
-from tests.hosts.servers import BIG
+from tests.hosts.generate import BIG, made
 
 TESTS = pathlib.Path(__file__).parents[2]
 CORPUS = TESTS.parents[1] / "shared" / "corpus" / "machines"
