@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from nodeagent.check import link_reading
 from nodeagent.check.record import (
-    AS_ROOT,
     READ_BY_HAND,
     Judged,
     NotApplicable,
@@ -86,7 +85,7 @@ def unseen(s: Seen, *leaves: str, bridges: bool = False) -> Iterator[Judged]:
             some(p.bdf for p in hit),
             f"the links of {some((p.bdf for p in hit), 4)} could not be seen: {shown[0][1]}",
             *(saw(path, reason) for path, reason in shown),
-            remedy=AS_ROOT if rights else READ_BY_HAND,
+            remedy=s.as_root if rights else READ_BY_HAND,
         )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from nodeagent.check.isolation import CMDLINE
 from nodeagent.check.pcie import serious, what
 from nodeagent.check.record import (
-    AS_ROOT,
     NOT_RECORDED,
     READ_BY_HAND,
     RECORD_MORE,
@@ -55,7 +54,7 @@ def config_missing(s: Seen, p: PciFunction) -> Missing:
         reason = f"{p.unseen}, configuration space needs root" if root else p.unseen
         if s.snapshot.pasted is not None:
             return Missing(path, reason, f"on that machine: {LSPCI}")
-        return Missing(path, reason, AS_ROOT if root else READ_BY_HAND)
+        return Missing(path, reason, s.as_root if root else READ_BY_HAND)
     for u in s.snapshot.unread:
         if u.path.endswith(f"/{p.bdf}/config"):
             return s.unread(u.path.lstrip("/"), u.reason)

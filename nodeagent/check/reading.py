@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeagent.check.record import (
-    AS_ROOT,
     READ_BY_HAND,
     RECORD_MORE,
     Judged,
@@ -36,7 +35,7 @@ def complete(s: Seen) -> Iterator[Judged]:
     for u in unread:
         groups.setdefault(s.unread(u.path.lstrip("/"), u.reason).remedy, []).append(u)
     for remedy, sentence in (
-        (AS_ROOT, "need more rights"),
+        (s.as_root, "need more rights"),
         (READ_BY_HAND, "could not be read"),
         (RECORD_MORE, "are not in the recording"),
     ):

@@ -15,6 +15,8 @@ from nodeagent.model.topology import Cache, NodeKind, NumaNode, Package
 
 AS_ROOT = "run it as root: sudo nodeagentctl topology check"
 """Remedy of every UNKNOWN that only a missing right causes; such lines are folded into one."""
+RECORD_AS_ROOT = "record it again, as root: sudo nodeagentctl capture FILE"
+"""The same where what is judged is a recording: to judge it as root tells no more."""
 RECORD_MORE = "record the whole machine: nodeagentctl capture FILE"
 """Remedy of every UNKNOWN that a recording with too little in it causes."""
 ASK_OPERATOR = (
@@ -182,6 +184,11 @@ class Seen:
             raise Missing(path, "the file is empty", READ_BY_HAND)
         return text
 
+    @property
+    def as_root(self) -> str:
+        """Remedy where only a right was missing."""
+        return AS_ROOT if self.snapshot.live else RECORD_AS_ROOT
+
     def gone(self, path: str, absent: str) -> NodeagentError:
         """The exception that fits a file whose text is not there."""
         reason = self.snapshot.why_unread(path)
@@ -197,7 +204,7 @@ class Seen:
         """The exception that fits a file which was asked for in vain."""
         if not self.snapshot.complete and reason == NO_SUCH_FILE:
             return Missing(path, NOT_RECORDED, RECORD_MORE)
-        return Missing(path, reason, AS_ROOT if needs_right(reason) else READ_BY_HAND)
+        return Missing(path, reason, self.as_root if needs_right(reason) else READ_BY_HAND)
 
     def number(self, path: str, *, absent: str) -> int:
         """A settings file that holds one whole number. Raises like `text`; damage is Missing."""

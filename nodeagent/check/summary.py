@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from nodeagent.check.record import AS_ROOT, RECORD_MORE, some
+from nodeagent.check.record import AS_ROOT, RECORD_AS_ROOT, RECORD_MORE, some
 from nodeagent.model.finding import Finding, Verdict, worst
 
 _SEVERITY = (
@@ -17,6 +17,13 @@ _SEVERITY = (
     Verdict.OK,
     Verdict.NA,
 )
+
+
+_NEED = {
+    AS_ROOT: "need root",
+    RECORD_AS_ROOT: "need a recording made as root",
+    RECORD_MORE: "need files that the recording lacks",
+}
 
 
 def summary(findings: Sequence[Finding]) -> str:
@@ -61,7 +68,7 @@ def folded(findings: Iterable[Finding]) -> list[Finding]:
         if finding.verdict is not Verdict.UNKNOWN:
             kept.append(finding)
             continue
-        same = finding.remedy if finding.remedy in (AS_ROOT, RECORD_MORE) else ""
+        same = finding.remedy if finding.remedy in _NEED else ""
         path = finding.evidence[0].path if finding.evidence else finding.id
         groups.setdefault(same or path, []).append(finding)
     for key, group in groups.items():
@@ -69,13 +76,12 @@ def folded(findings: Iterable[Finding]) -> list[Finding]:
         if len(ids) == 1:
             kept.extend(group)
             continue
-        what = {AS_ROOT: "need root", RECORD_MORE: "need files that the recording lacks"}
         kept.append(
             Finding(
                 id="reading.folded",
                 verdict=Verdict.UNKNOWN,
                 subject=f"{len(ids)} checks",
-                message=f"{len(ids)} checks {what.get(key, f'need {key}')}: {some(ids, 6)}",
+                message=f"{len(ids)} checks {_NEED.get(key, f'need {key}')}: {some(ids, 6)}",
                 evidence=tuple(dict.fromkeys(e for f in group for e in f.evidence))[:5],
                 remedy=group[0].remedy,
             )

@@ -115,6 +115,13 @@ def test_one_line_folds_all_that_need_root() -> None:
     assert "memory.thp" in unknown[0].message
 
 
+def test_a_recording_made_without_root_is_to_be_recorded_again() -> None:
+    kept = dataclasses.replace(unreadable(healthy(), THP, "proc/sys/vm/swappiness"), live=False)
+    (unknown,) = (f for f in folded(found(kept)) if f.verdict is Verdict.UNKNOWN)
+    assert "need a recording made as root" in unknown.message
+    assert unknown.remedy.endswith("sudo nodeagentctl capture FILE")
+
+
 def test_a_recording_with_too_little_says_so_in_one_line() -> None:
     lines = folded(found(recorded(healthy(), [THP, "proc/sys/vm/swappiness"])))
     unknown = [f for f in lines if f.verdict is Verdict.UNKNOWN]
