@@ -9,7 +9,19 @@ from dataclasses import dataclass
 import msgspec
 
 from nodeagent.check.diff import Difference, Weight
-from nodeagent.check.record import Judged, NotApplicable, Seen, check, fail, info, ok, some, warn
+from nodeagent.check.record import (
+    Judged,
+    NotApplicable,
+    Seen,
+    check,
+    fail,
+    info,
+    ok,
+    saw,
+    some,
+    unknown,
+    warn,
+)
 from nodeagent.errors import ConfigError
 from nodeagent.model.baseline import Baseline, Trait
 from nodeagent.model.finding import Evidence, Verdict
@@ -328,7 +340,8 @@ def decode(data: bytes, path: str) -> Baseline:
     "the machine has what its baseline says",
     means="FAIL for each thing that is lost against the accepted baseline: a GPU, NIC or drive, a "
     "link that is narrower or slower, memory, CPUs, NVLinks. WARN when isolation, nodes or sizes "
-    "are others, INFO for new versions and new devices. UNKNOWN for what cannot be seen now. "
+    "are others, INFO for new versions and new devices. UNKNOWN for what cannot be seen now, and "
+    "where the baseline itself cannot be read. "
     "Counters and settings are no part of it. NA while no baseline was accepted.",
     why="A GPU, a DIMM or half a link that disappears raises no error by itself: only who knows "
     "what was there can miss it.",
@@ -342,6 +355,14 @@ def holds(s: Seen) -> Iterator[Judged]:
     baseline = s.snapshot.baseline
     if baseline is None:
         raise NotApplicable("no baseline was accepted for this machine")
+    if baseline.trouble:
+        yield unknown(
+            "baseline",
+            f"what this machine should have is not known: {baseline.trouble}",
+            saw(baseline.source, baseline.trouble),
+            remedy=baseline.remedy or f"write it anew: {ACCEPT}",
+        )
+        return
     departures = compare(baseline, s.snapshot)
     accepted = Evidence(path=baseline.source or "baseline", text=f"accepted {baseline.accepted}")
     for d in departures:

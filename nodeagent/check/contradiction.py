@@ -180,6 +180,14 @@ def nvml(s: Seen) -> Iterator[Judged]:
         yield ok("gpu", f"sysfs and NVML agree on {judged} GPUs")
 
 
+def _nodes(a: int | None, b: int | None) -> str:
+    return "" if a is None and b is None else f"; nodes {_said(a)} and {_said(b)}"
+
+
+def _said(node: int | None) -> str:
+    return "not told" if node is None else str(node)
+
+
 @check(
     "contradiction.matrix",
     "the topology matrix agrees with itself",
@@ -231,7 +239,7 @@ def matrix(s: Seen) -> Iterator[Judged]:
                         path=m.source,
                         text=f"{a}-{b} {m.links[a, b]}, {b}-{a} "
                         f"{m.links.get((b, a), 'not printed')}"
-                        f"; nodes {n.node.get(a)} and {n.node.get(b)}",
+                        + _nodes(n.node.get(a), n.node.get(b)),
                     )
                     for a, b in pairs[:3]
                 ),

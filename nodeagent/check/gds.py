@@ -9,6 +9,7 @@ from nodeagent.model.finding import Evidence
 from nodeagent.model.pcie_said import DevicePaths, GdsReport
 from nodeagent.model.topology import Path
 
+_UNSAID = "neither NVMe nor NVMe P2PDMA is listed as supported"
 BOUNCE = (
     "keep the data on a drive under the GPU's own switch or root port (lspci -tv shows it); else "
     "GPUDirect Storage copies through host memory"
@@ -62,6 +63,7 @@ def gpu_direct_storage(s: Seen) -> Iterator[Judged]:
                 f"buffer in host memory){why}",
                 *shown,
                 *(e for _, evidence in apart[:1] for e in evidence),
+                *([] if shown or apart else [Evidence(path=report.source, text=_UNSAID)]),
                 remedy=BOUNCE
                 if apart
                 else "load nvidia-fs (modprobe nvidia-fs), use ext4 or XFS "

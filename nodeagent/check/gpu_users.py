@@ -533,7 +533,9 @@ def cpuset(s: Seen) -> Iterator[Judged]:
         evidence = saw(m.source, f"{some(blank)}: CPU Affinity blank, NUMA Affinity {nodes or '?'}")
         sentence = f"none of the CPUs next to {some(blank)}{where} may be used here"
         if allowed is not None:
-            said = f"Cpus_allowed_list: {allowed.cpus}, Mems_allowed_list: {allowed.mems}"
+            said = f"Cpus_allowed_list: {allowed.cpus}" + (
+                "" if allowed.mems is None else f", Mems_allowed_list: {allowed.mems}"
+            )
             yield fail(
                 some(blank),
                 f"{sentence}: the cpuset allows CPUs {allowed.cpus}",

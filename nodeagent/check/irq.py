@@ -29,7 +29,8 @@ def irqs_of(s: Seen) -> tuple[Irq, ...]:
 
 
 def _path(irq: Irq) -> str:
-    return f"proc/irq/{irq.number}/effective_affinity_list"
+    leaf = "effective_affinity_list" if irq.effective or not irq.affinity else "smp_affinity_list"
+    return f"proc/irq/{irq.number}/{leaf}"
 
 
 @check(
@@ -60,12 +61,17 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
     loose = [i for i in inside if i not in kept and (fired[i.number] or not i.counts)]
     if loose:
         first = min(loose, key=lambda i: -fired[i.number])
+        names = [i.name for i in loose if i.name]
         yield warn(
             f"irq {some(i.number for i in loose)}",
-            f"{len(loose)} device interrupts are delivered to isolated CPUs "
-            f"({some((i.name for i in loose), 3)})",
+            f"{len(loose)} device interrupts are delivered to isolated CPUs"
+            + (f" ({some(names, 3)})" if names else ""),
             *(saw(_path(i), str(lands(i))) for i in loose[:3]),
-            saw("proc/interrupts", f"{first.name}: {fired[first.number]} on CPUs {cpus}"),
+            *(
+                (saw("proc/interrupts", f"{first.name}: {fired[first.number]} on CPUs {cpus}"),)
+                if first.counts
+                else ()
+            ),
             saw(path, text),
             remedy=f"echo {(s.snapshot.topology.online - cpus) or 'CPUS'} > "
             f"/proc/irq/{first.number}/smp_affinity_list  "

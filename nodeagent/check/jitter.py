@@ -18,10 +18,11 @@ from nodeagent.check.record import (
     ok,
     saw,
     some,
+    unknown,
     warn,
 )
 from nodeagent.check.tasks import described, is_idle, remedy
-from nodeagent.model.latency import Analysis, CpuUses, Latencies, LatencyRow, Noise, NoiseRow
+from nodeagent.model.latency import Analysis, CpuUses, Held, Latencies, LatencyRow, Noise, NoiseRow
 
 BOUNDS = {"isolated_us": 50, "other_us": 1000, "fail_us": 1000}
 IDLE = ("mwait", "intel_idle", "acpi_idle", "cpuidle", "poll_idle", "acpi_safe_halt",
@@ -89,6 +90,10 @@ def latency(s: Seen) -> Iterator[Judged]:
             )
 
 
+def _where(row: LatencyRow) -> str:
+    return "all CPUs" if row.cpu is None else f"CPU {row.cpu}"
+
+
 def _late(s: Seen, report: Latencies, late: list[LatencyRow]) -> Judged:
     worst = max(late, key=lambda r: r.max_us)
     cpus = sorted({r.cpu for r in late if r.cpu is not None})
@@ -107,7 +112,7 @@ def _late(s: Seen, report: Latencies, late: list[LatencyRow]) -> Judged:
             if share > 0.6
             else ": the interrupt came in time, the thread then waited for the CPU"
         )
-    evidence = saw(report.source, f"CPU {worst.cpu}: max {worst.max_us:g} us")
+    evidence = saw(report.source, f"{_where(worst)}: max {worst.max_us:g} us")
     subject = f"cpu {some(cpus)}" if cpus else report.tool
     task = "rtla timerlat top -c CPUS -a 50  (stops at the first late wake-up and names the cause)"
     severe = worst.max_us >= s.bounds["fail_us"] and limit == s.bounds["isolated_us"]
@@ -137,11 +142,19 @@ def blocking(s: Seen) -> Iterator[Judged]:
     if not reports:
         raise NotApplicable("no late wake-up was analysed")
     for a in reports:
+        if not (a.held or a.irq_us or a.irq_delay_us or a.thread_us):
+            yield unknown(
+                f"cpu {a.cpu}",
+                f"the analysis of CPU {a.cpu} tells no latency and nobody who held it",
+                saw(a.source, "no latency is told"),
+                remedy=f"paste the whole output: rtla timerlat top -c {a.cpu} -a 50",
+            )
+            continue
         message, mend = _cause(a)
         total = a.thread_us or a.irq_us or sum(h.us for h in a.held)
         severe = total >= s.bounds["fail_us"]
         first = max(a.held, key=lambda h: h.us, default=None)
-        shown = f"{first.name} {first.us:g} us" if first else f"IRQ latency {a.irq_us} us"
+        shown = _shown(a, first)
         yield (fail if severe else warn)(
             f"cpu {a.cpu}",
             f"CPU {a.cpu} woke its thread {total:g} us late: {message}",
@@ -149,6 +162,15 @@ def blocking(s: Seen) -> Iterator[Judged]:
             *([saw(a.source, f"stack: {' < '.join(a.stack[:4])}")] if a.stack else []),
             remedy=mend.replace("CPUS", str(a.cpu)),
         )
+
+
+def _shown(a: Analysis, first: Held | None) -> str:
+    """The largest figure of an analysis, with its name."""
+    if first is not None:
+        return f"{first.name} {first.us:g} us"
+    if a.irq_delay_us:
+        return f"IRQ handler delay {a.irq_delay_us:g} us"
+    return f"IRQ latency {a.irq_us:g} us" if a.irq_us else f"thread latency {a.thread_us:g} us"
 
 
 def _cause(a: Analysis) -> tuple[str, str]:

@@ -59,6 +59,7 @@ from nodeagent.check import (
 )
 from nodeagent.check.policy import Policy
 from nodeagent.check.record import Check, Judged, Missing, NotApplicable, Seen, saw
+from nodeagent.errors import visible
 from nodeagent.model.finding import Evidence, Finding, Verdict
 from nodeagent.model.snapshot import Snapshot
 
@@ -293,10 +294,11 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
             finding = Finding(
                 id=check.id,
                 verdict=verdict,
-                subject=judged.subject,
-                message=judged.message,
+                # One line each, with nothing that moves a cursor: they quote what was read.
+                subject=visible(judged.subject),
+                message=visible(judged.message),
                 evidence=judged.evidence,
-                remedy=judged.remedy,
+                remedy=visible(judged.remedy),
             )
             waive = policy.waived(finding, today)
             if waive is not None:

@@ -50,7 +50,9 @@ def guest_cells(s: Seen) -> Iterator[Judged]:
     if not guests:
         raise NotApplicable("no hypervisor's NUMA cells were pasted")
     for g in guests:
-        text = some(f"cell {i}: {c}" for i, c in sorted(g.cells.items()))
+        text = some(
+            f"cell {i}: {'no CPUs' if c is None else c}" for i, c in sorted(g.cells.items())
+        )
         evidence = saw(g.source, f"line {g.line}: {text}")
         bad = False
         bare = sorted(set(g.cells) - g.expanders)

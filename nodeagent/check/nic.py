@@ -17,6 +17,7 @@ from nodeagent.check.record import (
     saw,
     share,
     some,
+    unknown,
     warn,
 )
 from nodeagent.model.netreport import (
@@ -429,6 +430,14 @@ def clock(s: Seen) -> Iterator[Judged]:
                 row.tool, f"{row.tool} says that the clock is not synchronised", evidence,
                 remedy="chronyc sources -v" if not ptp else "journalctl -u ptp4l; ethtool -T NIC",
             )  # fmt: skip
+        elif row.offset_ns is None and row.rms_ns is None:
+            yield unknown(
+                row.tool,
+                f"{row.tool} tells no offset that can be read",
+                evidence,
+                remedy="paste its whole output again"
+                + (f": journalctl -u {row.tool}" if ptp else ": chronyc tracking"),
+            )
         elif off > limit:
             yield warn(
                 row.tool, f"{row.tool}: the clock is off by {off:.0f} ns", evidence,

@@ -25,7 +25,10 @@ from nodeagent.model.cpuset import CpuSet
 COST = "run/self/"
 FEEDER = "nodeagent-feede"
 """comm of nodeagent-feeder: the kernel keeps 15 characters."""
-_ROW = re.compile(r"cpu_s=([0-9.]+) age_s=([0-9.]+) rss_kb=([0-9]+) cpus=([0-9,-]*) last=([0-9]+)")
+_ROW = re.compile(
+    r"cpu_s=([0-9]{1,15}(?:\.[0-9]+)?) age_s=([0-9]{1,15}(?:\.[0-9]+)?) rss_kb=([0-9]{1,15}) "
+    r"cpus=([0-9,-]*) last=([0-9]{1,9})"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

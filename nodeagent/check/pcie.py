@@ -123,7 +123,8 @@ def width(s: Seen) -> Iterator[Judged]:
     short = []
     for p, link in links:
         lanes, _ = reach(s, p, link)
-        if lanes and link.width and link.width < lanes:
+        # Without its own word a card may be made with fewer lanes than its port has.
+        if lanes and link.max_width and link.width and link.width < lanes:
             short.append((p, link.width, lanes))
     if short:
         s.whole("sys/devices/pci", leaf="max_link_width")
@@ -169,7 +170,7 @@ def speed(s: Seen) -> Iterator[Judged]:
     slow = []
     for p, link in links:
         _, top = reach(s, p, link)
-        if top and link.speed_gts and link.speed_gts < top:
+        if top and link.max_speed_gts and link.speed_gts and link.speed_gts < top:
             slow.append((p, link.speed_gts, top))
     if slow:
         s.whole("sys/devices/pci", leaf="max_link_speed")

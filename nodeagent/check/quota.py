@@ -186,7 +186,9 @@ def crowded(s: Seen) -> Iterator[Judged]:
         yield ok("threads", f"{threads} threads have {limit:g} CPUs")
 
 
-_SOME = re.compile(r"(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+)")
+_SOME = re.compile(
+    r"(some|full) avg10=(\d+(?:\.\d+)?) avg60=(\d+(?:\.\d+)?) avg300=(\d+(?:\.\d+)?)"
+)
 
 
 def _pressure(path: str, text: str) -> Pressure | None:

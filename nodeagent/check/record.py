@@ -114,7 +114,8 @@ def shown(path: str) -> str:
 
 
 def saw(path: str, text: str) -> Evidence:
-    """Evidence: a file and what stood there."""
+    """Evidence: a file and what stood there; a file without a word is `(empty)`."""
+    text = text if text.strip() else "(empty)"
     return Evidence(path=shown(path), text=text if len(text) <= 400 else text[:397] + "...")
 
 

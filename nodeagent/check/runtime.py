@@ -96,11 +96,15 @@ def tuned(s: Seen) -> Iterator[Judged]:
     try:
         cpus, where = quiet(s)
     except NotApplicable:
+        # The file itself, else the arguments that would have filled it.
+        told = next((p for p in (ISOLATED, "proc/cmdline") if p in s.snapshot.texts), None)
+        if told is None:
+            raise NotApplicable(f"the input says nothing of /{ISOLATED}") from None
         yield warn(
             "tuned",
             f"tuned's profile {name} is active, but no CPU is isolated",
             saw(PROFILE, profile),
-            saw(ISOLATED, s.snapshot.texts.get(ISOLATED, "") or "(empty)"),
+            saw(told, s.snapshot.texts[told]),
             remedy=f"tuned-adm profile {name}, then reboot; cat /proc/cmdline shows its arguments",
         )
         return

@@ -30,9 +30,10 @@ def default_file() -> str:
 
 
 def find_baseline(file: str | None) -> Baseline | None:
-    """The baseline in that file (None: the default one); None when there is none or, by default,
-    none that may be read. Raises ConfigError for a damaged one."""
+    """The baseline in that file (None: the default one); None when there is none. Raises
+    ConfigError for one that cannot be read, or is damaged."""
     from nodeagent.check.baseline import decode
+    from nodeagent.check.record import AS_ROOT
     from nodeagent.errors import ConfigError
     from nodeagent.given import read_given
 
@@ -42,10 +43,9 @@ def find_baseline(file: str | None) -> Baseline | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if file is None:
-            return None
         raise ConfigError(
-            f"{path}: the baseline cannot be read: {error.strerror}", "give a readable file"
+            f"{path}: the baseline cannot be read: {error.strerror}",
+            AS_ROOT if isinstance(error, PermissionError) else "give a readable file",
         ) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{path}: larger than {MAX_BYTES >> 20} MiB, expected a baseline", "")

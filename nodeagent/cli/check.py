@@ -32,11 +32,18 @@ def exit_code(verdict: str, fail_on: str) -> int:
 
 
 def _baseline(file: str | None) -> Baseline | None:
-    """The baseline that was asked for, else this machine's own, if there is one."""
-    from nodeagent.cli.baseline import find_baseline
+    """The baseline that was asked for, else this machine's own, if there is one. One of this
+    machine that cannot be used becomes a finding: everything else is judged all the same."""
+    from nodeagent.cli.baseline import default_file, find_baseline
     from nodeagent.errors import ConfigError
+    from nodeagent.model.baseline import unusable
 
-    found = find_baseline(file)
+    try:
+        found = find_baseline(file)
+    except ConfigError as error:
+        if file is not None:
+            raise
+        return unusable(default_file(), str(error), error.remedy)
     if found is None and file is not None:
         raise ConfigError(
             f"{file}: there is no baseline", f"nodeagentctl baseline accept --file {file}"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from nodeagent.check.baseline import decode
+from nodeagent.check.baseline import ACCEPT, decode
 from nodeagent.daemon.acting import Actor
 from nodeagent.daemon.config import load, read_text, resolve
 from nodeagent.daemon.source import Source
 from nodeagent.daemon.state import Consents, Judge
-from nodeagent.model.baseline import Baseline
+from nodeagent.errors import ConfigError
+from nodeagent.model.baseline import Baseline, unusable
 from nodeagent.model.configfile import Loaded
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
@@ -126,6 +128,14 @@ BASELINE = "baseline.json"
 """In the state folder: what `nodeagentctl baseline accept` wrote."""
 
 
+def _accepted(path: Path) -> Baseline:
+    """The baseline there; a damaged one is a finding, and no reason to leave a node unwatched."""
+    try:
+        return decode(read_text(path).encode(), str(path))
+    except ConfigError as error:
+        return unusable(str(path), str(error), f"write it anew: {ACCEPT}")
+
+
 def _against(baseline: Baseline, judge: Judge) -> Judge:
     """Judges by that baseline too."""
     return lambda snapshot, now_ns: judge(replace(snapshot, baseline=baseline), now_ns)
@@ -142,8 +152,8 @@ def set_up(path: Path, doors: Doors) -> Setup:
     pin = config.pin if doors.host is None else PinSettings()
     judge = doors.judge(None if policy is None else read_text(policy), str(policy or ""))
     accepted = Path(config.daemon.state_dir) / BASELINE
-    if doors.host is None and accepted.exists():
-        judge = _against(decode(read_text(accepted).encode(), str(accepted)), judge)
+    if doors.host is None and os.path.lexists(accepted):
+        judge = _against(_accepted(accepted), judge)
     return Setup(
         loaded=loaded,
         workloads=workloads,

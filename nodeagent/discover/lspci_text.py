@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from nodeagent.model.pci import Acs, DeviceControl, ErrorBits, Link, ResizableBar
 
 _LINK = re.compile(
-    r"Speed (?:([\d.]+) ?GT/s|unknown)(?: \((\w+)\))?, Width x(\d+)(?: \((\w+)\))?", re.IGNORECASE
+    r"Speed (?:(\d+(?:\.\d+)?) ?GT/s|unknown)(?: \((\w+)\))?, Width x(\d+)(?: \((\w+)\))?",
+    re.IGNORECASE,
 )
 _KEY = re.compile(r"([A-Z][A-Za-z]{2,10}\d?):")
 _FLAG = re.compile(r"\b([A-Za-z]\w*)([+-])(?=[\s,]|$)")

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from nodeagent.discover.legible import legible
 from nodeagent.discover.store import DirStore, Entry, Failed, Link, Store
 from nodeagent.errors import ParseError, UsageError
 from nodeagent.model.cpuset import CpuSet
@@ -195,7 +196,7 @@ class Root:
         if "\0" in text:
             self.fail(path, "binary, expected text")
             return None
-        return text
+        return legible(text)
 
     def lines(self, path: str, limit: int = LIMIT, *, expected: bool = False) -> list[str]:
         """The file's lines; none when it could not be read."""

@@ -25,3 +25,12 @@ class Baseline:
     hostname: str | None = None
     source: str = ""
     """The file it was read from, for evidence."""
+    trouble: str = ""
+    """Why the file that is there cannot be used; it has no traits then."""
+    remedy: str = ""
+    """What to do about the trouble."""
+
+
+def unusable(source: str, trouble: str, remedy: str) -> Baseline:
+    """What stands for a file that is there and cannot be used."""
+    return Baseline(accepted="", traits=(), source=source, trouble=trouble, remedy=remedy)

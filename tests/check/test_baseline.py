@@ -12,7 +12,7 @@ from nodeagent.check.baseline import SCHEMA, compare, decode, encode, shape, ver
 from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
 from nodeagent.errors import ConfigError
-from nodeagent.model.baseline import Baseline, Trait
+from nodeagent.model.baseline import Baseline, Trait, unusable
 from nodeagent.model.finding import Verdict
 from nodeagent.model.pci import Aer, Link
 from nodeagent.model.snapshot import Snapshot
@@ -174,3 +174,11 @@ def test_a_damaged_file_is_a_sentence(data: bytes) -> None:
     with pytest.raises(ConfigError) as caught:
         decode(data, "some.json")
     assert "some.json" in str(caught.value) and caught.value.remedy
+
+
+def test_a_file_that_cannot_be_used_is_unknown() -> None:
+    broken = unusable("/x/baseline.json", "/x/baseline.json: no baseline (truncated)", "mend it")
+    s = dataclasses.replace(healthy(), baseline=broken)
+    (found,) = (f for f in judge(s, Policy(), 0) if f.id == "baseline.holds")
+    assert (found.verdict, found.remedy) == (Verdict.UNKNOWN, "mend it")
+    assert found.evidence[0].path == "/x/baseline.json"

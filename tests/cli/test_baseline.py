@@ -87,9 +87,16 @@ def test_a_damaged_baseline_is_said_and_can_be_replaced(
     bin_dir: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "baseline.json").write_text('{"schema":')
-    for command in (("baseline", "diff"), ("baseline", "show"), ("topology", "check")):
+    for command in (("baseline", "diff"), ("baseline", "show")):
         done = run(bin_dir, *command, state=tmp_path)
         assert done.returncode == 64, command
         assert "baseline.json: no baseline" in done.stderr and "remedy:" in done.stderr
+    done = run(bin_dir, "-o", "json", "topology", "check", state=tmp_path)
+    found = [f for f in json.loads(done.stdout)["findings"] if f["id"] == "baseline.holds"]
+    assert done.returncode in (1, 2, 3)
+    assert [f["verdict"] for f in found] == ["UNKNOWN"]
+    assert "baseline.json: no baseline" in found[0]["message"]
+    asked = ("topology", "check", "--baseline", tmp_path / "baseline.json")
+    assert run(bin_dir, *asked).returncode == 64
     assert run(bin_dir, "baseline", "accept", state=tmp_path).returncode == 0
     assert run(bin_dir, "baseline", "diff", state=tmp_path).returncode == 0

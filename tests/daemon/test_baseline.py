@@ -10,7 +10,6 @@ import pytest
 from nodeagent.check.baseline import encode, shape
 from nodeagent.daemon.doors import real_doors
 from nodeagent.daemon.setup import BASELINE, set_up
-from nodeagent.errors import ConfigError
 from nodeagent.model.baseline import Baseline
 from nodeagent.model.finding import Verdict
 from tests.check.machines import healthy, topo
@@ -38,7 +37,19 @@ def test_a_lost_gpu_fails_where_a_baseline_was_accepted(tmp_path: Path) -> None:
     assert Verdict.FAIL in verdicts(tmp_path, lost=True)
 
 
-def test_a_damaged_baseline_is_refused_with_its_name(tmp_path: Path) -> None:
-    (tmp_path / BASELINE).write_text("{")
-    with pytest.raises(ConfigError, match=BASELINE):
-        set_up(config(tmp_path), real_doors())
+@pytest.mark.parametrize("text", ["", "{", '{"schema":"nodeagent.baseline/v9"}', "\x00\x01"])
+def test_a_damaged_baseline_stops_no_daemon(tmp_path: Path, text: str) -> None:
+    (tmp_path / BASELINE).write_text(text)
+    judge = set_up(config(tmp_path), real_doors()).judge
+    (found,) = (f for f in judge(H, 10**18) if f.id == "baseline.holds")
+    assert found.verdict is Verdict.UNKNOWN
+    assert str(tmp_path / BASELINE) in found.message
+    assert "baseline accept" in found.remedy
+
+
+def test_a_baseline_that_is_no_file_stops_no_daemon(tmp_path: Path) -> None:
+    (tmp_path / BASELINE).mkdir()
+    assert verdicts(tmp_path, lost=False) == [Verdict.UNKNOWN]
+    (tmp_path / BASELINE).rmdir()
+    (tmp_path / BASELINE).symlink_to(BASELINE)
+    assert verdicts(tmp_path, lost=False) == [Verdict.UNKNOWN]

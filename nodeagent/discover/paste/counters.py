@@ -90,7 +90,7 @@ def read_rates(text: str, source: str) -> Iterator[Report]:
             continue
         words = line.split()
         values = words[-len(names) :] if names else []
-        if len(words) <= len(names) or not all(re.fullmatch(r"[\d.]+", v) for v in values):
+        if len(words) <= len(names) or not all(re.fullmatch(r"\d+(?:\.\d+)?", v) for v in values):
             names = names if words else []
             continue
         cpu = words[-len(names) - 1]

@@ -51,7 +51,9 @@ def read_cpu_table(text: str, name: str) -> Part | None:
     return _part(rows, unclear)
 
 
-_CACHE = re.compile(r"^(L\d[di]?)\s+([\d.]+[KMG])\s+([\d.]+[KMG])\s+\d+\s+(\w+)\s+(\d)\b")
+_CACHE = re.compile(
+    r"^(L\d[di]?)\s+(\d+(?:\.\d+)?[KMG])\s+(\d+(?:\.\d+)?[KMG])\s+\d+\s+(\w+)\s+(\d)\b"
+)
 
 
 def _caches(text: str) -> list[dict[str, object]]:

@@ -15,7 +15,8 @@ from nodeagent.model.pasted import Report
 
 _THREAD = re.compile(
     r"T:\s*(?P<t>\d+) \(\s*(?P<pid>\d+)\)\s+(?:P:\s*\d+\s+I:\s*\d+\s+|A:\s*(?P<cpu>\d+)\s+)?"
-    r"C:\s*(?P<count>\d+)\s+Min:\s*(?P<min>\d+)\s+(?:Act:\s*\d+\s+)?Avg:\s*(?P<avg>[\d.]+)\s+"
+    r"C:\s*(?P<count>\d+)\s+Min:\s*(?P<min>\d+)\s+(?:Act:\s*\d+\s+)?"
+    r"Avg:\s*(?P<avg>\d+(?:\.\d+)?)\s+"
     r"Max:\s*(?P<max>\d+)(?:\s+SMI:\s*(?P<smi>\d+))?"
 )
 _NANO = re.compile(r"cyclictest\b.*\s(?:-\w*N|--nsecs)\b")
@@ -114,14 +115,17 @@ def read_json(text: str, source: str) -> Iterator[Report]:
 _CORE = re.compile(r"^[ \t>#*]*Core:\s+(.*)$", re.MULTILINE)
 
 
+_VALUES = r"((?:\d+(?:\.\d+)?[ \t]+)+)"
+
+
 def read_oslat(text: str, source: str) -> Iterator[Report]:
     """oslat: one column a CPU, (us) or, with -N, (ns)."""
     head = _CORE.search(text)
     if head is None:
         return
     cpus = [int(w) for w in head[1].split() if w.isdigit()]
-    maximum = re.search(r"^[ \t>#*]*Maximum:\s+([\d. \t]+)\((us|ns)\)", text, re.MULTILINE)
-    average = re.search(r"^[ \t>#*]*Average:\s+([\d. \t]+)\((us|ns)\)", text, re.MULTILINE)
+    maximum = re.search(rf"^[ \t>#*]*Maximum:\s+{_VALUES}\((us|ns)\)", text, re.MULTILINE)
+    average = re.search(rf"^[ \t>#*]*Average:\s+{_VALUES}\((us|ns)\)", text, re.MULTILINE)
     if maximum is None or not cpus:
         return
     scale = 1e-3 if maximum[2] == "ns" else 1.0
@@ -164,7 +168,7 @@ def read_sysjitter(text: str, source: str) -> Iterator[Report]:
         yield Latencies(source=source, tool="sysjitter", rows=tuple(rows))
 
 
-_SAMPLE = re.compile(r"ts: [\d.]+,\s*inner:\s*(\d+),\s*outer:\s*(\d+)(?:,\s*cpu:\s*(\d+))?")
+_SAMPLE = re.compile(r"ts: \d+(?:\.\d+)?,\s*inner:\s*(\d+),\s*outer:\s*(\d+)(?:,\s*cpu:\s*(\d+))?")
 
 
 def read_hwlatdetect(text: str, source: str) -> Iterator[Report]:

@@ -23,7 +23,7 @@ _OPTION = re.compile(
     r"--(cpuset-cpus|cpuset-mems|cpus|shm-size|ipc|ulimit|cap-add"
     r"|privileged)(?:[= ]+(\S+))?"
 )
-_SIZE = re.compile(r"([\d.]+)\s*([kmgt]?)i?b?", re.I)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.I)
 DEFAULT_SHM = 64 << 20
 """Of Docker, Podman and containerd."""
 

@@ -25,13 +25,14 @@ from nodeagent.model.pasted import Report
 
 _DF = re.compile(
     r"^[ \t]*(?P<device>\S+)?(?:\s+(?P<type>[a-z][a-z0-9.]{2,10}))?\s+"
-    r"(?P<size>[\d.]+[KMGTP]?i?B?)\s+"
-    r"(?P<used>[\d.]+[KMGTP]?i?B?)\s+(?P<free>[\d.]+[KMGTP]?i?B?)\s+(?P<percent>\d{1,3})\s?%\s+"
+    r"(?P<size>\d+(?:\.\d+)?[KMGTP]?i?B?)\s+"
+    r"(?P<used>\d+(?:\.\d+)?[KMGTP]?i?B?)\s+(?P<free>\d+(?:\.\d+)?[KMGTP]?i?B?)\s+"
+    r"(?P<percent>\d{1,3})\s?%\s+"
     r"(?P<mount>/\S*)[ \t]*$"
 )
 _LS = re.compile(
     r"^[ \t]*-[rwxsStT-]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+"
-    r"(\d[\d.]*[KMGT]?)\s+\S+\s+\S+\s+\S+\s+(\S+)[ \t]*$"
+    r"(\d+(?:\.\d+)?[KMGT]?)\s+\S+\s+\S+\s+\S+\s+(\S+)[ \t]*$"
 )
 _SHM_NAME = re.compile(
     r"^/?(?:dev/shm/)?(?:nccl-|torch_|psm_|sem\.|vllm|sglang|ray|plasma|shm_|rocm|ucx|nvshmem"
@@ -54,7 +55,7 @@ _DPDK_POOL = re.compile(r"^[ \t]*(\d+)\s+(\d+)\s+(\d+)([KMG])b\s+\d+[KMG]b[ \t]*
 _MEM_ROW = re.compile(r"^[ \t]*(Mem|Swap):\s+(\S+)\s+(\S+)(.*)$", re.M)
 _SWAPON = re.compile(
     r"^[ \t]*(/\S+)\s+(partition"
-    r"|file)\s+([\d.]+[KMGT]?)\s+([\d.]+[KMGTB]?)\s+(-?\d+)[ \t]*$",
+    r"|file)\s+(\d+(?:\.\d+)?[KMGT]?)\s+(\d+(?:\.\d+)?[KMGTB]?)\s+(-?\d+)[ \t]*$",
     re.M,
 )
 _BIND = re.compile(

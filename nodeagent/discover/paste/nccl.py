@@ -17,7 +17,7 @@ from nodeagent.model.topology import PeerLink, Relation
 
 NODE = "sys/devices/system/node"
 MAX_DEPTH = 64
-_SPEED = re.compile(r"\s*([\d.]+)\s*GT/s")
+_SPEED = re.compile(r"\s*(\d+(?:\.\d+)?)\s*GT/s")
 
 
 def read_nccl(text: str) -> Part | None:

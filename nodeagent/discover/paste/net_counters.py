@@ -24,7 +24,7 @@ _RX = re.compile(r"^[ \t]*RX:\s+(bytes.*)\n\s*([\d ]+)$", re.M)
 _DEV = re.compile(r"^[ \t]*([\w.@-]+):((?:\s+\d+){16})[ \t]*$", re.M)
 _NSTAT = re.compile(
     r"^[ \t]*#?\s*((?:Udp6?|UdpLite|Ip|IpExt|TcpExt"
-    r"|Tcp)[A-Z]\w+)\s+(\d+)(?:\s+[\d.]+)?[ \t]*$",
+    r"|Tcp)[A-Z]\w+)\s+(\d+)(?:\s+\d+(?:\.\d+)?)?[ \t]*$",
     re.M,
 )
 _SNMP = re.compile(r"^[ \t]*(Udp|UdpLite|Ip|TcpExt|IpExt): ([A-Z][\w ]+)\n\s*\1: ([-\d ]+)$", re.M)

@@ -46,7 +46,7 @@ _RMS = re.compile(r"\brms\s+(\d+)\s+max\s+(\d+)\b")
 _CHRONY = re.compile(r"^[ \t]*(Reference ID|Stratum|System time|Last offset|RMS offset|Root "
                      r"dispersion|"
                      r"Leap status)\s*:\s*(.*)$", re.M)  # fmt: skip
-_SECONDS = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?) seconds?(?: (slow|fast))?")
+_SECONDS = re.compile(r"([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?) seconds?(?: (slow|fast))?")
 _MADDR = re.compile(r"^[ \t]*inet6?\s+((?:2[23]\d\.\d+\.\d+\.\d+)|ff[0-9a-f]{2}:\S+)", re.M)
 _IFACE = re.compile(r"^[ \t]*\d+:\s+([\w.@-]+)[ \t]*$")
 _NETSTAT_G = re.compile(
@@ -90,9 +90,9 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _driver(text: str, name: str) -> list[NicDriver]:
-    if not re.search(r"^[ \t]*driver:\s*\S", text, re.M):
-        return []
     pairs = _pairs(text)
+    if not pairs.get("driver"):
+        return []
     if not {"version", "firmware-version", "bus-info"} & pairs.keys():
         return []
     return [

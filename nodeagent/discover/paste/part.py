@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nodeagent.discover.legible import legible
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.kernel_event import KernelEvent
@@ -64,7 +65,7 @@ _BLANKS = re.compile(rf"(?<!\s)[^\S\n]{{{MAX_BLANK + 1},}}")
 def clean(text: str) -> str:
     """Without colour codes, byte-order mark and carriage returns at line ends; of blanks without
     an end MAX_BLANK are left, or every pattern that begins with them would try at each."""
-    text = _ANSI.sub("", text.lstrip("\ufeff").replace("\r\n", "\n"))
+    text = _ANSI.sub("", legible(text).lstrip("\ufeff").replace("\r\n", "\n"))
     return _blank_lines(_BLANKS.sub(" " * MAX_BLANK, text))
 
 

@@ -12,7 +12,7 @@ from nodeagent.discover.paste.part import Part
 from nodeagent.model.pcie_report import LinkSample
 
 _LINE = re.compile(
-    r"^\s*(LnkCap|LnkSta):\s.{0,80}?Speed ([\d.]+|unknown)(?: ?GT/s)?(?: \((\w+)\))?, "
+    r"^\s*(LnkCap|LnkSta):\s.{0,80}?Speed (\d+(?:\.\d+)?|unknown)(?: ?GT/s)?(?: \((\w+)\))?, "
     r"Width x(\d{1,2})(?: \((\w+)\))?"
 )
 _HEAD = re.compile(

@@ -70,7 +70,7 @@ class _Port:
             return None
         state = re.sub(r"^\d+:\s*|^PORT_|\s*\(\d+\)$", "", state)
         physical = self.values.get("physical state") or self.values.get("phys state") or ""
-        rate = re.match(r"[\d.]+", self.values.get("rate", ""))
+        rate = re.match(r"\d+(?:\.\d+)?", self.values.get("rate", ""))
         return RdmaPort(
             source=source,
             line=self.line,

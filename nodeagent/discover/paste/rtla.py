@@ -127,7 +127,8 @@ def read_histogram(text: str, source: str) -> Iterator[Report]:
 
         def cell(key: str, i: int = i) -> float | None:
             words = lines.get(key, [])
-            return float(words[i]) if i < len(words) and re.fullmatch(r"[\d.]+", words[i]) else None
+            known = i < len(words) and re.fullmatch(r"\d+(?:\.\d+)?", words[i])
+            return float(words[i]) if known else None
 
         worst = cell("max")
         if worst is not None:

@@ -13,7 +13,9 @@ from nodeagent.model.pasted import Report
 
 _LISTED = re.compile(r"^\s*GPU (\d{1,4}): (.{1,120}?)(?:\s*\(UUID: ([^)\s]+)\))?\s*$")
 _MIG = re.compile(r"^\s*MIG (\S+(?: \S+)?)\s+Device\s+(\d{1,3}):\s*(?:\(UUID: ([^)\s]+)\))?\s*$")
-_LINK = re.compile(r"^\s*Link (\d{1,2})\s*[:,]\s*(?:([\d.]+) GB/s|<?inactive>?)\s*$", re.IGNORECASE)
+_LINK = re.compile(
+    r"^\s*Link (\d{1,2})\s*[:,]\s*(?:(\d+(?:\.\d+)?) GB/s|<?inactive>?)\s*$", re.IGNORECASE
+)
 _ERRORS = re.compile(
     r"^\s*Link (\d{1,2}):\s*(Replay|Recovery|CRC|CRC FLIT|CRC Data|Malformed packet|Link recovery"
     r"|Effective|Symbol|Local link integrity|Buffer overrun|Tx discards|Rx|Rx General"

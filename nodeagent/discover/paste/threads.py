@@ -183,7 +183,8 @@ def _numastat(text: str, name: str) -> list[RankPlace]:
         for row in lines[i + 1 :]:
             cells = row.split()
             values = cells[-len(nodes) - 1 : -1]
-            if len(cells) < len(nodes) + 2 or not all(re.fullmatch(r"[\d.]+", v) for v in values):
+            numbers = all(re.fullmatch(r"\d+(?:\.\d+)?", v) for v in values)
+            if len(cells) < len(nodes) + 2 or not numbers:
                 if not row.strip() and found:
                     break
                 continue

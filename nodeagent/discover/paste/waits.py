@@ -27,8 +27,8 @@ MAX_ROWS = 100_000
 _TIME = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6}
 
 _SCHED = re.compile(
-    r"^[ \t]*(\S.{0,80}?):\(?(\d+)\)?\s*\|\s*([\d.]+) ms\s*\|\s*(\d+)\s*\|(?:\s*avg:)?\s*([\d.]+) "
-    r"ms\s*\|(?:\s*max:)?\s*([\d.]+) ms",
+    r"^[ \t]*(\S.{0,80}?):\(?(\d+)\)?\s*\|\s*(\d+(?:\.\d+)?) ms\s*\|\s*(\d+)\s*\|"
+    r"(?:\s*avg:)?\s*(\d+(?:\.\d+)?) ms\s*\|(?:\s*max:)?\s*(\d+(?:\.\d+)?) ms",
     re.MULTILINE,
 )
 
@@ -85,7 +85,7 @@ _COUNTED = re.compile(
     r"^[ \t]*([\d,.]+)\s+(context-switches|cs|cpu-migrations|migrations|task-clock\b)",
     re.MULTILINE,
 )
-_ELAPSED = re.compile(r"^[ \t]*([\d.]+) seconds time elapsed", re.MULTILINE)
+_ELAPSED = re.compile(r"^[ \t]*(\d+(?:\.\d+)?) seconds time elapsed", re.MULTILINE)
 _TARGET = re.compile(r"Performance counter stats for (.+?):")
 
 
@@ -175,7 +175,9 @@ def read_schedstat(text: str, source: str) -> Iterator[Report]:
 
 
 _PSI = re.compile(
-    r"^[ \t]*(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+) total=\d+", re.MULTILINE
+    r"^[ \t]*(some|full) avg10=(\d+(?:\.\d+)?) avg60=(\d+(?:\.\d+)?) avg300=(\d+(?:\.\d+)?) "
+    r"total=\d+",
+    re.MULTILINE,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nodeagent.discover.legible import MAX_DIGITS, legible
 from nodeagent.discover.paste.part import Text
 from nodeagent.discover.paste.read import read_paste
 from nodeagent.discover.redact import Masks, redact
@@ -50,3 +51,23 @@ def test_masks_are_numbered_by_kind_and_many_cost_no_more_each() -> None:
 def test_a_version_that_never_ends_is_masked_in_one_go() -> None:
     table = redact({"proc/version": b"a" * N + b" joe@build"}, Masks())
     assert table["proc/version"] == b"a" * N + b" <user-1>@<host-1>"
+
+
+def test_what_int_cannot_take_is_no_digit() -> None:
+    assert legible("a 4\u00b2 \u0663 \udc80 b") == "a 4\ufffd \ufffd \ufffd b"
+    assert legible("1" * MAX_DIGITS) == "1" * MAX_DIGITS
+    assert legible("x" + "1" * (MAX_DIGITS + 1) + "y") == "x\ufffdy"
+
+
+@pytest.mark.parametrize("number", ["..", "\u00b2", "9" * 5000, "1.2.3", "."])
+def test_a_figure_that_is_none_stops_no_reader(number: str) -> None:
+    for text in (
+        f"Maximum:\t {number} 3 (us)\n    Core:\t 0 1\n",
+        f"core_i: 0 1\nint_max(ns): {number} 3\nint_n: {number} 4\n",
+        f"CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: {number}\n",
+        f"Stratum         : 2\nSystem time     : {number} seconds slow of NTP time\n"
+        "Leap status     : Normal\n",
+        f"driver: {number}\nversion: 1\nbus-info: x\ndriver: \n",
+        f"some avg10={number} avg60=0.00 avg300=0.00 total=0\n",
+    ):
+        read_paste([Text(name="a.txt", text=text)])
