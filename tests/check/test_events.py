@@ -141,3 +141,140 @@ def test_each_kind_has_its_own_verdict(line: str, verdict: Verdict) -> None:
 def test_a_link_that_flaps_is_told_and_one_that_went_down_once_is_not() -> None:
     (found,) = told(*(f"[ {i}.1] mlx5_core 0000:5e:00.0 ens3f0np0: Link down" for i in range(3)))
     assert (found.verdict, found.subject) == (V.WARN, "nic_link ens3f0np0")
+
+
+def test_a_device_that_cannot_recover_is_told_with_its_ports_error() -> None:
+    (found,) = told(
+        "[ 1.1] pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000",
+        "[ 1.2] pcieport 0000:3a:00.0: DPC: unmasked uncorrectable error detected",
+        "[ 1.3] nvidia 0000:3b:00.0: AER: can't recover (no error_detected callback)",
+        "[ 1.4] pcieport 0000:3a:00.0: AER: device recovery failed",
+        "[ 1.5] pcieport 0000:3a:00.0: pciehp: Slot(7): Link Down",
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "aer 0000:3a:00")
+    assert "not corrected" in found.message
+    assert "4 more lines" in found.message
+
+
+def test_a_device_that_cannot_recover_alone_was_not_corrected() -> None:
+    (found,) = told("nvidia 0000:3b:00.0: AER: can't recover (no error_detected callback)")
+    assert found.verdict is V.FAIL
+
+
+def test_the_port_speaks_of_the_device_that_it_names() -> None:
+    flood = [
+        f"[ {i}.{j}] {line}"
+        for i in range(50)
+        for j, line in enumerate((
+            "pcieport 0000:3a:00.0: AER: Multiple Corrected error received: 0000:3b:00.0",
+            "nvidia 0000:3b:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (R)",
+            "nvidia 0000:3b:00.0:   device [10de:2330] error status/mask=00000001/0000a000",
+            "nvidia 0000:3b:00.0:    [ 0] RxErr                  (First)",
+        ))
+    ]  # fmt: skip
+    (found,) = told(*flood)
+    assert (found.verdict, found.subject) == (V.WARN, "aer 0000:3b:00")
+    other = "pcieport 0000:3a:00.0: AER: Corrected error received: 0000:5e:00.0"
+    assert [f.subject for f in told(*flood, other)] == ["aer 0000:3b:00", "aer 0000:5e:00"]
+
+
+def test_what_a_lost_gpu_takes_along_is_told_with_it() -> None:
+    (found,) = told(
+        xid(79, rest="GPU has fallen off the bus."),
+        "[ 9.2] pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000",
+        "[ 9.3] nvidia 0000:3b:00.0: AER: can't recover (no error_detected callback)",
+        "[ 9.4] pcieport 0000:3a:00.0: pciehp: Slot(7): Link Down",
+        "[ 9.5] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+        "[ 99.5] INFO: task nvidia-smi:77 blocked for more than 120 seconds.",
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "xid 79 0000:3b:00")
+
+
+def test_a_task_that_waits_for_a_disk_is_no_part_of_a_lost_gpu() -> None:
+    found = told(
+        xid(79, rest="GPU has fallen off the bus."),
+        "[ 99.5] INFO: task jbd2/sda1-8:77 blocked for more than 120 seconds.",
+    )
+    assert [f.subject for f in found] == ["xid 79 0000:3b:00", "hung_task"]
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 48, 63, 64, 92, 94, 95, 109, 119, 149])
+def test_the_cleanup_is_told_with_whatever_came_before(number: int) -> None:
+    (found,) = told(xid(number), xid(45), xid(45))
+    assert found.subject == f"xid {number} 0000:3b:00"
+
+
+def test_the_drivers_advice_outranks_a_milder_fault() -> None:
+    reset = xid(154, rest="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+    (found,) = told(xid(63), reset)
+    assert (found.verdict, found.subject) == (V.FAIL, "xid 63 0000:3b:00")
+    assert "GPU Reset Required" in found.message
+    assert [(f.subject, f.verdict) for f in told(xid(13), reset)] == [
+        ("xid 13 0000:3b:00", V.INFO), ("xid 154 0000:3b:00", V.FAIL),
+    ]  # fmt: skip
+    (found,) = told(xid(95), reset)
+    assert found.subject == "xid 95 0000:3b:00"
+
+
+def test_the_switchs_end_of_a_link_is_told_with_the_gpus() -> None:
+    (found,) = told(
+        "[ 1.0] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+        "[ 1.1] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Data {0x10000000, 0x10000000}",
+        xid(74, rest="pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14"),
+        xid(45),
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "xid 74 0000:3b:00")
+
+
+def test_a_process_killed_for_memory_leaves_channels_behind() -> None:
+    (found,) = told(
+        "[ 1.0] app invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "[ 1.1] Memory cgroup out of memory: Killed process 7 (app) total-vm:1kB, anon-rss:1kB",
+        xid(45),
+        xid(43),
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "oom")
+    assert "Killed process 7" in found.evidence[0].text
+
+
+def test_a_dead_drive_takes_its_file_system_and_array_along() -> None:
+    (found,) = told(
+        "[ 1.0] nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset",
+        "[ 2.0] nvme nvme4: Disabling device after reset failure: -19",
+        "[ 2.1] I/O error, dev nvme4n1, sector 4 op 0x1:(WRITE) flags 0x0",
+        "[ 2.2] Aborting journal on device nvme4n1p1-8.",
+        "[ 2.3] EXT4-fs (nvme4n1p1): Remounting filesystem read-only",
+        "[ 2.4] md/raid1:md0: Disk failure on nvme4n1p2, disabling device.",
+        "[ 2.5] md/raid1:md0: Operation continuing on 1 devices.",
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "nvme_dead nvme4")
+    assert "/dev/nvme4" in found.remedy
+    both = told(
+        "[ 1.0] nvme nvme4: Disabling device after reset failure: -19",
+        "[ 2.0] nvme nvme5: I/O 22 QID 0 timeout, reset controller",
+    )
+    assert [f.subject for f in both] == ["nvme_dead nvme4", "nvme_timeout nvme5"]
+
+
+def test_a_journal_is_its_devices() -> None:
+    (found,) = told(
+        "[ 1.0] Aborting journal on device dm-3-8.",
+        "[ 2.3] EXT4-fs (dm-3): Remounting filesystem read-only",
+    )
+    assert found.subject == "fs_error dm-3"
+
+
+def test_a_poisoned_page_is_told_with_what_the_firmware_said() -> None:
+    (found,) = told(
+        "[ 1.0] {1}[Hardware Error]: event severity: recoverable",
+        "[ 1.1] {1}[Hardware Error]:   section_type: memory error",
+        "[ 1.2] Memory failure: 0x40fa6: recovery action for dirty LRU page: Recovered",
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "memory_failure")
+
+
+def test_the_time_stamp_counter_is_told_once() -> None:
+    text = "[ 1.1] tsc: Marking TSC unstable due to clocksource watchdog\n"
+    paste = read_paste([Text(name="dmesg.txt", text=text)])
+    judged = judge(paste.snapshot, Policy(), 0)
+    assert [f.id for f in judged if f.verdict is V.WARN] == ["cpu.tsc"]

@@ -57,14 +57,24 @@ PCIE = Topic(
         ),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?device \[\w{{4}}:\w{{4}}\] error status/mask="),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?\[ ?\d{{1,2}}\] \w+"),
-        rule("aer", rf"{BDF}: device has no (?:AER-aware driver|error handler|driver\b)"),
+        rule(
+            "aer",
+            rf"{BDF}: (?:AER:\s+)?(?:device has no (?:AER-aware driver|error handler|driver\b)"
+            r"|can't recover|[Dd]evice recovery failed|subordinate device reset failed"
+            r"|Unable to recover)",
+            details=lambda _: {"recovered": False},
+        ),
+        rule(
+            "aer",
+            rf"{BDF}: (?:AER:\s+)?[Dd]evice recovery successful",
+            details=lambda _: {"recovered": True},
+        ),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?(?:TLP Header:|Error of this Agent)"),
         rule(
             "aer",
-            rf"{BDF}: (?:AER:\s+)?(?:can't recover|Error of this Agent|TLP Header"
-            r"|[Dd]evice recovery|subordinate device|[\w ]*Port link has been reset|can't find "
-            r"device of ID|found no error details|broadcast \w+ message|no details|error_detected"
-            r"|Unable to recover)",
+            rf"{BDF}: (?:AER:\s+)?(?:Error of this Agent|TLP Header|subordinate device"
+            r"|[\w ]*Port link has been reset|can't find device of ID|found no error details"
+            r"|broadcast \w+ message|no details|error_detected)",
         ),
         rule("aer", rf"{BDF}:\s+(?:AER:\s+)?aer_(?:status|layer|uncor_severity|mask|agent)\b"),
         rule(
