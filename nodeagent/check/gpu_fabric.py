@@ -174,8 +174,8 @@ def _same(a: str, b: str) -> bool:
     "all NVLinks that should be there are up",
     means="FAIL when some links of a GPU are up and others are not, when GPUs of one model have "
     "different numbers of links, when a card with soldered NVLink has none up, and for replay or "
-    "recovery errors; WARN for CRC errors. PCIe cards without a bridge have no links: OK. With MIG "
-    "on, links are off by design: INFO.",
+    "recovery errors, and when XGMI joins all GPUs but one; WARN for CRC errors. PCIe cards "
+    "without a bridge have no links: OK. With MIG on, links are off by design: INFO.",
     why="A ring runs at the pace of its weakest link; a link that was never there is no fault.",
     prove="nvidia-smi nvlink -s; nvidia-smi nvlink -e; nvidia-smi topo -m",
     mend="Drain and reset all GPUs of the board; look for SXids and Xid 74 in dmesg; reseat the "
@@ -187,7 +187,8 @@ def nvlink(s: Seen) -> Iterator[Judged]:
     p = _pasted(s)
     blocks = p.of(NvlinkState)
     uneven = _uneven(s)
-    if not blocks and uneven is None:
+    xgmi = _apart(s)
+    if not blocks and uneven is None and xgmi is None:
         raise NotApplicable("nothing pasted tells of single NVLinks")
     mig = {g.index for g in p.of(GpuState) if (g.mig or "").lower() == "enabled"}
     mig |= {g.index for g in p.of(GpuListed) if g.mig}
@@ -219,7 +220,7 @@ def nvlink(s: Seen) -> Iterator[Judged]:
                     remedy=_RESET,
                 )
             )
-    found += uneven or []
+    found += (uneven or []) + (xgmi or [])
     yield from once(found)
     if not any(f.verdict.value in ("WARN", "FAIL") for f in found):
         up = sum(_up(b) for b in blocks)
@@ -293,6 +294,39 @@ def _links(b: NvlinkState, mig: bool, bridged: bool) -> Iterator[Judged]:
 
 def _pairs(name: str) -> bool:
     return re.search(r"NVL\b|\bH100 NVL", name) is not None
+
+
+def _apart(s: Seen) -> list[Judged] | None:
+    """GPUs that no XGMI link reaches, where all others have one to each other; None: no matrix
+    with XGMI."""
+    m = s.snapshot.matrix
+    if m is None or len(m.gpus) < 3 or "XGMI" not in m.links.values():
+        return None
+    joined = {pair for pair, kind in m.links.items() if kind == "XGMI"}
+    alone = [g for g in m.gpus if not any(g in pair for pair in joined)]
+    rest = [g for g in m.gpus if g not in alone]
+    apart = [(a, b) for a in rest for b in rest if a != b and m.links.get((a, b)) == "PCIE"]
+    if alone and not apart:
+        return [
+            fail(
+                some(alone),
+                f"no XGMI link reaches {some(alone)}, all other GPUs are joined by XGMI",
+                saw(m.source, some((f"{a}-{b} {c}" for (a, b), c in m.links.items()
+                                    if a in alone), 4)),
+                remedy="amd-smi xgmi; dmesg | grep -iE 'xgmi|amdgpu'; drain the node and reset or "
+                "reseat the board",
+            )
+        ]  # fmt: skip
+    if not alone and apart and 2 * len(apart) < len(m.gpus):
+        return [
+            warn(
+                some({g for pair in apart for g in pair}),
+                f"{some(f'{a}-{b}' for a, b in apart)} go over PCIe, all other pairs over XGMI",
+                saw(m.source, some(f"{a}-{b} PCIE" for a, b in apart)),
+                remedy="amd-smi xgmi; dmesg | grep -iE 'xgmi|amdgpu'",
+            )
+        ]
+    return []
 
 
 def _uneven(s: Seen) -> list[Judged] | None:

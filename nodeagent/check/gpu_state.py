@@ -200,6 +200,44 @@ def link_width(s: Seen) -> Iterator[Judged]:
         yield ok("gpu", f"{len({g.label for g in gpus})} GPUs have all their lanes")
 
 
+REPLAYS = 1000
+"""Replays that stay from training and power states are a handful."""
+
+
+@check(
+    "gpu.link-replays",
+    "GPUs' PCIe links do not repeat packets",
+    means="WARN when a GPU counts 1000 PCIe replays or more since its last reset, INFO from 100 "
+    "on; a handful stays from link training.",
+    why="Each replay is a packet that came damaged: latency and bandwidth go first, then the GPU "
+    "falls off the bus (Xid 79).",
+    prove="nvidia-smi -q | grep -A1 -i 'replays since reset', twice, a minute apart",
+    mend="Reseat the card, change riser or cable; lspci -vv shows BadTLP, BadDLLP and Timeout.",
+    source="nvidia-smi(1), Replays Since Reset; PCI Express Base Specification 6.0, section 3.6",
+)
+def link_replays(s: Seen) -> Iterator[Judged]:
+    """The replay counters."""
+    gpus = told(s, "replays")
+    if not gpus:
+        raise NotApplicable("no GPU tells its PCIe replays")
+
+    def each() -> Iterator[Judged]:
+        for g in gpus:
+            count = g.replays or 0
+            sentence = f"{g.label} repeated {count} PCIe packets since its last reset"
+            evidence = at(g, f"replays since reset: {count}")
+            if count >= REPLAYS:
+                cause = "reseat the card, change its riser or cable"
+                yield warn(g.label, sentence, evidence, remedy=_look(g, cause))
+            elif count >= REPLAYS // 10:
+                yield info(g.label, sentence, evidence)
+
+    found = list(once(each()))
+    yield from found
+    if not found:
+        yield ok("gpu", f"{len({g.label for g in gpus})} GPUs repeat no PCIe packets")
+
+
 def _look(g: GpuState, cause: str) -> str:
     return f"{cause}; lspci -vv -s {g.bdf or 'BDF'} | grep Lnk"
 

@@ -170,6 +170,7 @@ _ALL: tuple[Check, ...] = (
     events.log,
     gpu_state.answers,
     gpu_state.link_width,
+    gpu_state.link_replays,
     gpu_state.link_speed,
     link_sample.link_sample,
     gpu_health.throttled,

@@ -166,6 +166,36 @@ GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-bbbb)
 """
 
 
+ACCESS = """\
+=============================== Link accessibility between two GPUs ===========================
+       GPU0         GPU1
+GPU0   True         True
+GPU1   True         True
+"""
+AMD_TOPOLOGY = """\
+ACCESS TABLE:
+             0001:05:00.0 0002:05:00.0
+0001:05:00.0 ENABLED      ENABLED
+0002:05:00.0 ENABLED      ENABLED
+
+LINK TYPE TABLE:
+             0001:05:00.0 0002:05:00.0
+0001:05:00.0 SELF         XGMI
+0002:05:00.0 XGMI         SELF
+"""
+
+
+def xgmi(apart: set[int]) -> str:
+    """Four GPUs joined by XGMI but for some."""
+    rows = ["==== Link Type between two GPUs ====", "GPU0 GPU1 GPU2 GPU3"]
+    for a in range(4):
+        far = "PCIE2-3" if {a} <= apart == {2, 3} else "PCIE"
+        cells = ["0" if a == b else far if far != "PCIE" and b in apart
+                 else "PCIE" if {a, b} & apart else "XGMI" for b in range(4)]  # fmt: skip
+        rows.append(" ".join([f"GPU{a}", *cells]))
+    return "\n".join(rows) + "\n"
+
+
 def matrix(*pairs: str) -> str:
     """Four GPUs; the classes of 0-1, 0-2, 0-3, 1-2, 1-3 and 2-3."""
     said = dict(zip(itertools.combinations(range(4), 2), pairs, strict=True))
@@ -246,6 +276,16 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
                              ("Virtualization Mode               : None",
                               "Virtualization Mode               : Pass-Through"))), V.INFO),
         ("amd-smi", P(x=AMD.replace("WIDTH: 16", "WIDTH: 8", 1)), V.FAIL),
+        ("not told", P(x=TABLE), V.NA),
+    ],
+    "gpu.link-replays": [
+        ("none", P(q=q()), V.OK),
+        ("a handful", P(q=q(("Replays Since Reset               : 0",
+                             "Replays Since Reset               : 12"))), V.OK),
+        ("some", P(q=q(("Replays Since Reset               : 0",
+                        "Replays Since Reset               : 140"))), V.INFO),
+        ("many", P(q=q(("Replays Since Reset               : 0",
+                        "Replays Since Reset               : 53412"))), V.WARN),
         ("not told", P(x=TABLE), V.NA),
     ],
     "gpu.link-speed": [
@@ -334,6 +374,10 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("in progress", P(q=q(("State                             : Completed",
                                "State                             : In Progress"))), V.WARN),
         ("ended badly", P(q=q((": Success", ": Insufficient Resources"))), V.FAIL),
+        ("a piece of the log", P(x="    Fabric\n        State          : Completed\n"
+                                   "        Status         : Success\n--\n    Fabric\n"
+                                   "        State          : In Progress\n"
+                                   "        Status         : N/A\n"), V.WARN),
         ("unhealthy", P(q=q(("Route Unhealthy               : False",
                              "Route Unhealthy               : True"))), V.FAIL),
         ("service dead", P(x="● nvidia-fabricmanager.service - NVIDIA fabric manager service\n"
@@ -359,12 +403,19 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("switched", P(x=matrix("NV18", "NV18", "NV18", "NV18", "NV18", "NV18")), V.OK),
         ("one GPU poorer", P(x=matrix("NV18", "NV16", "NV18", "NV16", "NV18", "NV16")), V.WARN),
         ("one pair poorer", P(x=matrix("NV4", "NV4", "NV3", "NV4", "NV4", "NV4")), V.WARN),
+        ("no XGMI to one", P(x=xgmi({2})), V.FAIL),
+        ("XGMI to all", P(x=xgmi(set())), V.OK),
+        ("two boards of XGMI", P(x=xgmi({2, 3}).replace("PCIE2-3", "XGMI")), V.OK),
         ("mesh of one and two", P(x=matrix("NV1", "NV1", "NV2", "NV2", "NV1", "NV2")), V.NA),
         ("not told", P(x=TABLE), V.NA),
     ],
     "gpu.peer-access": [
         ("all", P(x=P2P), V.OK),
         ("chipset", P(x=P2P.replace("OK", "CNS")), V.WARN),
+        ("AMD, all", P(x=ACCESS), V.OK),
+        ("AMD, one way", P(x=ACCESS.replace("GPU1   True", "GPU1   False")), V.WARN),
+        ("amd-smi", P(x=AMD_TOPOLOGY), V.OK),
+        ("amd-smi, denied", P(x=AMD_TOPOLOGY.replace("0 ENABLED", "0 DISABLED")), V.WARN),
         ("cards cannot", P(x=P2P.replace("OK", "GNS")), V.INFO),
         ("not told", P(x=TABLE), V.NA),
     ],

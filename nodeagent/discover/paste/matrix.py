@@ -19,8 +19,8 @@ HEADINGS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _HEADING = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID", re.IGNORECASE)
 _CLASS = re.compile(r"X|NV\d{1,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC|OK|CNS|GNS|TNS|NS|DR|U")
 _CELL = re.compile(r"X|NV\d{1,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC")
-_PEER = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U")
-"""Cells of `nvidia-smi topo -p2p`, which has a header of the same form."""
+_PEER = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U|True|False")
+"""Cells of `nvidia-smi topo -p2p` and `rocm-smi --showtopoaccess`, whose headers are alike."""
 _CALLED = re.compile(r"^\s*GPU [Tt]opology ?:")
 """What a report puts before the header, sometimes on its line."""
 _AFFINITY = re.compile(r"(?:\d+(?:-\d+)?,)*\d+(?:-\d+)?|N/A")

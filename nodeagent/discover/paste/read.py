@@ -31,7 +31,7 @@ from nodeagent.discover.paste.pcie_tables import read_pcie_tables
 from nodeagent.discover.paste.placement_table import read_placement_table
 from nodeagent.discover.paste.plain import bare, blocks, tidy
 from nodeagent.discover.paste.rdma import read_rdma
-from nodeagent.discover.paste.rocm import read_rocm
+from nodeagent.discover.paste.rocm import amd_smi_topology, read_rocm
 from nodeagent.discover.paste.slurm import read_slurm
 from nodeagent.discover.paste.smi_links import read_peers, read_smi_list
 from nodeagent.discover.paste.smi_q import read_smi_q
@@ -65,7 +65,8 @@ _NOISE = (
 _REPORTS = tuple(
     (read, re.compile(gate, re.IGNORECASE | re.MULTILINE))
     for read, gate in (
-        (read_smi_q, r"NVSMI|Attached GPUs|GPU 0000"),
+        (read_smi_q, r"NVSMI|Attached GPUs|GPU 0000|^[ \t]*(?:Fabric|Remapped|Retired|ECC|GPU Link"
+                     r"|Clocks|MIG Mode)"),
         (read_smi_table, r"MiB|NVIDIA-SMI"),
         (read_smi_list, r"GPU \d"),
         (read_peers, r"GPU\d"),
@@ -157,6 +158,7 @@ def _parts(text: Text) -> Iterator[Part]:
     body = bare(tidied)
     if (listed := lscpu_json(body)) is not None:
         body = listed
+    body = amd_smi_topology(body)
     rocm = read_rocm(body)
     values = read_values(body, text.name)
     found = (

@@ -1,6 +1,8 @@
-"""`rocm-smi --showtopo`: weights, hops, link types and NUMA nodes of AMD GPUs.
+"""`rocm-smi --showtopo` and `amd-smi topology`: weights, hops, link types and NUMA nodes of AMD
+GPUs.
 
-Source: ROCm/rocm_smi_lib, python_smi_tools/rocm_smi.py, showTopo*().
+Source: ROCm/rocm_smi_lib, python_smi_tools/rocm_smi.py, showTopo*(); ROCm/amdsmi, amdsmi_cli,
+topology.
 """
 
 from __future__ import annotations
@@ -19,6 +21,43 @@ _SECTIONS = (
     (re.compile(r"numa nodes", re.IGNORECASE), "numa"),
 )
 _NUMA = re.compile(r"GPU\[(\d+)\]\s*:\s*\(Topology\)\s*Numa (Node|Affinity)\s*:\s*(\S+)")
+
+
+_TABLE = re.compile(r"^\s*(ACCESS|WEIGHT|HOPS|LINK TYPE|[A-Z][A-Z -]{1,30}) TABLE:?\s*$")
+_BDF = re.compile(r"(?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_AS = {
+    "ACCESS": "Link accessibility between two GPUs",
+    "WEIGHT": "Weight between two GPUs",
+    "HOPS": "Hops between two GPUs",
+    "LINK TYPE": "Link Type between two GPUs",
+}
+_CELLS = {"ENABLED": "True", "DISABLED": "False", "SELF": "0"}
+
+
+def amd_smi_topology(text: str) -> str:
+    """The tables of `amd-smi topology`, which name GPUs by their PCI addresses, as `rocm-smi
+    --showtopo` prints them: GPU0 is the first address. Another text as it is; lines keep their
+    numbers."""
+    if " TABLE" not in text or not _BDF.search(text):
+        return text
+    out: list[str] = []
+    names: dict[str, str] = {}
+    inside = False
+    for line in text.split("\n"):
+        words = line.split()
+        if m := _TABLE.match(line):
+            inside = True
+            names = {}
+            line = f"=== {_AS.get(m[1], m[1])} ==="
+        elif inside and words and all(_BDF.fullmatch(w) for w in words) and not names:
+            names = {w: f"GPU{i}" for i, w in enumerate(words)}
+            line = " ".join(names.values())
+        elif inside and words and words[0] in names:
+            line = " ".join([names[words[0]], *(_CELLS.get(w, w) for w in words[1:])])
+        elif words:
+            inside = False
+        out.append(line)
+    return "\n".join(out)
 
 
 def _banner(line: str) -> str | None:

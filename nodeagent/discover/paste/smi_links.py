@@ -91,13 +91,14 @@ class _Block:
         )
 
 
-_PEER_CELL = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U")
+_PEER_CELL = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U|True|False")
+_ROCM_CELL = {"True": "OK", "False": "not accessible"}
 _ASKED = re.compile(r"-p2p\s+(\w)")
 
 
 def read_peers(text: str, name: str) -> Part | None:
-    """The matrices of `nvidia-smi topo -p2p`; None without any."""
-    reports: list[Report] = []
+    """The matrices of `nvidia-smi topo -p2p` and `rocm-smi --showtopoaccess`; None without any."""
+    reports: list[PeerMatrix] = []
     header: list[str] = []
     cells: dict[tuple[str, str], str] = {}
     capability, at = "", 0
@@ -120,9 +121,11 @@ def read_peers(text: str, name: str) -> Part | None:
         elif header and len(words) == len(header) + 1 and words[0] in header:
             if all(_PEER_CELL.fullmatch(w) for w in words[1:]):
                 for column, cell in zip(header, words[1:], strict=True):
-                    if cell != "X":
-                        cells[words[0], column] = cell
+                    if cell != "X" and column != words[0]:
+                        cells[words[0], column] = _ROCM_CELL.get(cell, cell)
             else:
                 header = []
     close()
-    return Part(kind="nvidia-smi topo -p2p", reports=tuple(reports)) if reports else None
+    rocm = any(cell in _ROCM_CELL.values() for r in reports for cell in r.cells.values())
+    kind = "rocm-smi --showtopoaccess" if rocm and "True" in text else "nvidia-smi topo -p2p"
+    return Part(kind=kind, reports=tuple(reports)) if reports else None

@@ -24,16 +24,27 @@ _INNER = frozenset(
         "channel repair pending", "tpc repair pending",
     }
 )  # fmt: skip
+_PIECE = re.compile(
+    r"^[ \t]*(?:Fabric|Remapped Rows|Retired Pages|ECC (?:Mode|Errors)|GPU Link Info"
+    r"|Clocks (?:Throttle|Event) Reasons|MIG Mode)[ \t]*\n(?:[ \t]*--\n)?[ \t]*"
+    r"(?:State|Correctable Error|Single Bit ECC|Current|Volatile|PCIe Generation|Idle|GPU Idle"
+    r"|Uncorrectable Error|Pending)\b",
+    re.MULTILINE,
+)
+"""What `nvidia-smi -q | grep -A` leaves: a heading of this tool and its first line."""
 _LOG = re.compile(r"NVSMI LOG|^[ \t]*Attached GPUs[ \t]*:", re.MULTILINE)
 MAX_GPUS = 1024
 
 
 def read_smi_q(text: str, name: str) -> Part | None:
     """The GPUs of a log; None when the text holds none."""
-    if not _LOG.search(text) and not re.search(
+    whole = _LOG.search(text) or re.search(
         r"^[ \t]*GPU [0-9a-fA-F]{8}:[0-9a-fA-F]{2}:", text, re.MULTILINE
-    ):
+    )
+    piece = None if whole else _PIECE.search(text)
+    if not whole and piece is None:
         return None
+    first = text[piece.start() :].split("\n", 1)[0].strip() if piece else None
     reports: list[Report] = []
     gpus: list[_Gpu] = []
     started = False
@@ -42,6 +53,12 @@ def read_smi_q(text: str, name: str) -> Part | None:
             if len(gpus) < MAX_GPUS:
                 gpus.append(_Gpu(m[1], line_number))
             started = True
+            continue
+        if first is not None and line.strip() == first and len(gpus) < MAX_GPUS:
+            # Each GPU has the heading once, in nvidia-smi's own order.
+            gpus.append(_Gpu("", line_number))
+            started = True
+        if first is not None and line.strip() == "--":
             continue
         key, colon, value = line.partition(":")
         key, value = key.strip(), value.strip()
@@ -61,7 +78,7 @@ def read_smi_q(text: str, name: str) -> Part | None:
     states = [
         state
         for i, g in enumerate(gpus)
-        if (state := g.state(name, i, alone=len(gpus) == 1)) is not None
+        if (state := g.state(name, i, alone=len(gpus) == 1, piece=first is not None)) is not None
     ]
     if not states:
         return None
@@ -140,7 +157,7 @@ class _Gpu:
         told = [n for n in found if n is not None]
         return sum(told) if told else None
 
-    def state(self, source: str, index: int, *, alone: bool) -> GpuState | None:
+    def state(self, source: str, index: int, *, alone: bool, piece: bool) -> GpuState | None:
         get, any_ = self.get, self.any
         if not self.values and not self.errors:
             return None
@@ -173,7 +190,7 @@ class _Gpu:
             tool="nvidia-smi -q",
             # The log lists GPUs in nvidia-smi's own order, by bus; a log of one GPU need not
             # begin with the first.
-            index=None if alone and minor not in (0, None) else index,
+            index=None if alone and (piece or minor not in (0, None)) else index,
             name=v.word(any_("product name")),
             bdf=v.bdf(self.bdf),
             uuid=v.word(any_("gpu uuid")),

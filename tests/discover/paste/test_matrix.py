@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nodeagent.discover.paste.matrix import read_matrix
 from nodeagent.discover.paste.part import Part, clean
-from nodeagent.discover.paste.rocm import read_rocm
+from nodeagent.discover.paste.rocm import amd_smi_topology, read_rocm
 
 TABBED = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
@@ -287,6 +287,24 @@ def test_rocm_smi() -> None:
     cut = read_rocm(ROCM.replace("GPU1   XGMI         0", "GPU1   XGMI"))
     assert cut is not None
     assert cut.refused is not None
+
+
+def test_amd_smi_topology() -> None:
+    text = (
+        "WEIGHT TABLE:\n             0001:05:00.0 0002:05:00.0\n0001:05:00.0 0            15\n"
+        "0002:05:00.0 15           0\n\nHOPS TABLE:\n             0001:05:00.0 0002:05:00.0\n"
+        "0001:05:00.0 0            1\n0002:05:00.0 1            0\n\nLINK TYPE TABLE:\n"
+        "             0001:05:00.0 0002:05:00.0\n0001:05:00.0 SELF         XGMI\n"
+        "0002:05:00.0 XGMI         SELF\n\nNUMA BW TABLE:\n"
+        "             0001:05:00.0 0002:05:00.0\n0001:05:00.0 N/A          50-50\n"
+        "0002:05:00.0 50-50        N/A\n"
+    )
+    part = read_rocm(amd_smi_topology(text))
+    assert part is not None
+    assert part.facts["gpus"] == ["GPU0", "GPU1"]
+    assert part.facts["links"] == {"GPU0-GPU1": "XGMI", "GPU1-GPU0": "XGMI"}
+    assert part.facts["weight"] == {"GPU0-GPU1": 15, "GPU1-GPU0": 15}
+    assert part.facts["hops"] == {"GPU0-GPU1": 1, "GPU1-GPU0": 1}
 
 
 def test_every_public_matrix(shared: pathlib.Path) -> None:
