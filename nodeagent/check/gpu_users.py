@@ -458,8 +458,8 @@ MONITORS = re.compile(
     "off its list before it waits for the count.",
     prove="fuser -v /dev/nvidia*; lsof /dev/nvidia*",
     mend="Stop the monitor first (systemctl stop nvidia-dcgm dcgm-exporter nvidia-persistenced), "
-    "then reset or unbind; start it again afterwards. nodeagentctl health release makes this "
-    "agent let go.",
+    "then reset or unbind; start it again afterwards. This agent opens "
+    "them for each reading only.",
     source="nvidia-smi(1), --gpu-reset; fuser(1)",
 )
 def holders(s: Seen) -> Iterator[Judged]:
@@ -488,7 +488,7 @@ def holders(s: Seen) -> Iterator[Judged]:
                 f"{sentence}: a reset or unbind of the GPU waits for it",
                 evidence,
                 remedy=f"stop it before the reset, and start it again after: kill {pid}, or "
-                "systemctl stop its unit; for this agent: nodeagentctl health release",
+                "systemctl stop its unit",
             )
         else:
             yield warn(

@@ -31,6 +31,10 @@ _DELETE_STATE = (
     "drain the node, then: systemctl stop kubelet; rm /var/lib/kubelet/cpu_manager_state "
     "/var/lib/kubelet/memory_manager_state; systemctl start kubelet"
 )
+UNUSED = (
+    'for f in /dev/shm/*; do fuser -s "$f" || echo rm "$f"; done  (as root: prints what nobody has '
+    "open, and removes nothing)"
+)
 _ROOM = "--shm-size=16g or --ipc=host for the container; emptyDir with medium: Memory in Kubernetes"
 
 MEANINGS: Mapping[str, Meaning] = {
@@ -360,7 +364,7 @@ MEANINGS: Mapping[str, Meaning] = {
     # ---- shared memory
     "shm/nccl": Meaning(
         _F, "/dev/shm", "NCCL could not make {file} of {size} bytes in /dev/shm: {error}",
-        "df -h /dev/shm; nodeagentctl health shm --reclaim (dry run first); " + _ROOM,
+        "df -h /dev/shm; " + UNUSED + "; " + _ROOM,
     ),
     "shm/allocate": Meaning(
         _F, "/dev/shm", "shared memory could not be allocated: /dev/shm is full or too small",
@@ -383,7 +387,7 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "shm/leaked": Meaning(
         _W, "/dev/shm", "a process ended and left {count} shared objects behind",
-        "ls -l /dev/shm; nodeagentctl health shm --reclaim (dry run first)",
+        "ls -l /dev/shm; " + UNUSED,
     ),
     "shm/gone": Meaning(
         _F, "{file}", "{file} is gone: another process unlinked the shared memory that this one "

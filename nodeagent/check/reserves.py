@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from nodeagent.check.declared import given
+from nodeagent.check.logtext import UNUSED
 from nodeagent.check.memory import size_of
 from nodeagent.check.record import (
     Judged,
@@ -47,7 +48,7 @@ _LEFT = re.compile(
     "SIGBUS, not of an error it could handle.",
     prove="df -h; df -i; ls -l /dev/shm",
     mend="--shm-size=16g or --ipc=host for a container; remove what dead processes left in "
-    "/dev/shm (nodeagentctl health shm --reclaim, dry run first).",
+    f"/dev/shm: {UNUSED}.",
     source="Linux Documentation/filesystems/tmpfs.rst; df(1)",
     bounds={"warn_percent": 80, "fail_percent": 95, "shm_bytes": 1 << 30},
 )
@@ -103,8 +104,7 @@ def usage(s: Seen) -> Iterator[Judged]:
     why="A killed rank never unlinks its segments: they stay until the reboot, and the next start "
     "runs out. A file larger than the tmpfs was made by ftruncate() and dies on touch.",
     prove="ls -l /dev/shm; fuser -v /dev/shm/*; ipcs -mp",
-    mend="nodeagentctl health shm --reclaim (dry run first) removes only what no process maps; "
-    "ipcrm -m ID for SysV segments without processes.",
+    mend=f"As root {UNUSED}; ipcrm -m ID for SysV segments without processes.",
     source="shm_overview(7); Linux Documentation/filesystems/tmpfs.rst",
 )
 def files(s: Seen) -> Iterator[Judged]:
@@ -135,8 +135,7 @@ def files(s: Seen) -> Iterator[Judged]:
             f"{len(orphans)} segments of {size >> 20} MiB are mapped by no process: left over by "
             "killed ranks",
             *(saw(f.source, f"{f.name}: {f.size} bytes, mapped by nobody") for f in orphans[:3]),
-            remedy="nodeagentctl health shm --reclaim (dry run first; it keeps what any process "
-            "maps)" if not orphans[0].name.startswith("shmid")
+            remedy=UNUSED if not orphans[0].name.startswith("shmid")
             else f"ipcrm -m {orphans[0].name.split()[-1]}  (each of them)",
         )  # fmt: skip
     untold = [f for f in rows if f.mapped_by is None and _LEFT.match(f.name)]

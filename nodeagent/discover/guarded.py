@@ -32,9 +32,11 @@ HARDWARE = re.compile(
     r"|ports/\d+/(?:state|phys_state|rate)"
     r"|current_(?:compute|memory)_partition|hwmon/.+|gpu_busy_percent|mem_busy_percent|pp_\w+)"
     r"|sys/class/net/[^/]+/(?:speed|duplex|carrier)"
+    r"|proc/driver/nvidia/.+"
 )
 """Files whose reading asks the device. Source: Linux drivers/pci/pci-sysfs.c (config space),
-net/core/net-sysfs.c speed_show() (the driver asks its firmware), drivers/gpu/drm/amd/pm."""
+net/core/net-sysfs.c speed_show() (the driver asks its firmware), drivers/gpu/drm/amd/pm; NVIDIA
+open-gpu-kernel-modules nv-procfs.c (its files wait for the driver's own locks)."""
 
 
 def touch(path: str) -> None:

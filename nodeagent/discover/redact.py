@@ -145,7 +145,11 @@ _ROW = re.compile(r"(\s*\w+:(?:\s+\d+)*)(.*)")
 def _irqbalance(text: str, scrub: Scrubber) -> str:
     """Its own variables; comments and what else is written there stay here."""
     lines = (line.strip() for line in text.splitlines())
-    return "\n".join(scrub.free(line) for line in lines if line.startswith("IRQBALANCE_"))
+    return "\n".join(
+        re.sub(r"(?<=[=\s])/[^\s\"']+", lambda m: scrub.masks.of("path", m[0]), scrub.free(line))
+        for line in lines
+        if line.startswith("IRQBALANCE_")
+    )
 
 
 def _tuned(text: str, scrub: Scrubber) -> str:

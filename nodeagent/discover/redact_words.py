@@ -69,12 +69,28 @@ def log_line(line: str, scrub: Scrubber) -> str:
     for name in sorted({*names, told if isinstance(told, str) else ""}):
         if name and not _PROGRAM.fullmatch(name) and name[0] != "<":
             line = line.replace(name, scrub.masks.of("program", name))
-    return re.sub(r"(?<==)/[^\s,]+", lambda m: scrub.masks.of("path", m[0]), line)
+    for kind, pattern in _WHOSE:
+        line = pattern.sub(lambda m, kind=kind: masked(kind, m[0], scrub), line)  # type: ignore[misc]
+    return line
 
 
+_WHOSE = (
+    # Groups and folders; a library's name before where it is mapped; a group without its path.
+    ("path", re.compile(r"(?<![\w./<>])/(?!(?:sys|proc|dev)/)[\w.@+-][^\s,;\"')]*(?<!:)")),
+    (
+        "program",
+        re.compile(
+            r"(?<= in )(?!lib(?:c|m|cuda|nv\w*|nccl|torch\w*|c10\w*|stdc\+\+|pthread|python)[-.\d])"
+            r"[\w.+-]+(?=\[[0-9a-f]+\+)"
+        ),
+    ),
+    ("path", re.compile(r"(?<=\bcpuset=)[^\s,/<][^\s,]*")),
+)
+"""What else in a line of the kernel log people have named."""
 _NAMED = re.compile(
     # Who was killed, stuck or at fault; the last column of the table of an out-of-memory kill.
-    r"Killed process \d+ \(([^)]+)\)|\btask=([^,\s]+)|\b[Cc]omm: ?(\S+)|\bname=([^,\s]+)|"
+    r"Killed process \d+ \(([^)]+)\)|\btask=([^,\s]+)|\b[Cc]omm: ?(\S+)|\bcomm (\S+?):|"
+    r"\bname=([^,\s]+)|"
     r"oom_reaper: reaped process \d+ \(([^)]+)\)|\[ *\d+\] +\d+ +\d+ .* (\S+)$"
 )
 _PROGRAM = re.compile(
@@ -92,6 +108,16 @@ _ARGUMENTS = re.compile(
     r"source|first-seq|count|rate|cpu|threads|n_threads|t|b|e|f|g|o)"
 )
 """Options whose values say how a program was set up."""
+_VALUE = re.compile(
+    r"[\d.,:+-]{0,24}\d[kKmMgGtTiBb]{0,3}|auto|half|b?float(16|32)?|fp(8|16|32)\w{0,10}|int[48]|all|"
+    r"none|isolate|distribute|numactl|mirror|capture|socket|xdp|af_xdp|dpdk|file"
+)
+"""Such values: numbers, CPU lists, sizes, and words that programs bring."""
+_THREAD = re.compile(
+    r"pt_\w+|cuda[-\w]*|(nccl|NCCL|gloo|grpc|ZMQbg|tokio|rte|eal|lcore|dpdk|iou)[-\w /:]*|"
+    r"jemalloc_bg\w*|asyncio_\d+|ThreadPool\w*|EngineCore\w*|worker-?\d*|rx-?\d*|Thread-\d+"
+)
+"""Threads that runtimes name."""
 
 
 _INTERPRETER = re.compile(r"python[\d.]*|(ba|da|z)?sh|node|java|mpirun|mpiexec|srun")
@@ -109,11 +135,11 @@ def command(title: str, scrub: Scrubber) -> str:
             found.append(base if known else masked("program", word, scrub))
         elif word.startswith("-"):
             keep, module = _ARGUMENTS.fullmatch(name) is not None, word == "-m"
-            value = value if keep or not equals else masked("value", value, scrub)
+            value = value if keep and _VALUE.fullmatch(value) else masked("value", value, scrub)
             found.append(name + equals + value)
             keep = keep and not equals
         else:
-            plain = re.fullmatch(r"[\w.,:/+-]{1,24}", word) is not None and "/" not in word
+            plain = _VALUE.fullmatch(word) is not None
             own = module and engines.role_of("", f"{word} ") is not None
             good = own or (keep and plain) or (word in ("serve", "-") and i < 4)
             found.append(word if good else masked("value", word, scrub))
@@ -132,14 +158,20 @@ def processes(text: str, scrub: Scrubber) -> str:
             p = msgspec.json.decode(line, type=engines.Coded)
         except (msgspec.DecodeError, RecursionError):
             continue
-        known = _PROGRAM.fullmatch(p.comm) or engines.role_of(p.comm, "") is not None
-        p.comm = p.comm if known else masked("program", p.comm, scrub)
+        p.comm = _comm(p.comm, scrub)
         p.title = command(p.title, scrub)
         p.cgroup = cgroup_path(p.cgroup, scrub.masks)
         for thread in p.threads:
-            thread.comm = scrub.free(thread.comm)
+            known = _THREAD.fullmatch(thread.comm)
+            thread.comm = thread.comm if known else _comm(thread.comm, scrub)
         lines.append(msgspec.json.encode(p).decode())
     return "\n".join(lines)
+
+
+def _comm(name: str, scrub: Scrubber) -> str:
+    """A process's or thread's name, if it is one that an engine or the system brings."""
+    known = _PROGRAM.fullmatch(name) or engines.role_of(name, "") is not None
+    return name if known else masked("program", name, scrub)
 
 
 _CGROUP_TOPS = re.compile(

@@ -12,9 +12,11 @@ import pytest
 from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
 from nodeagent.cli.render.topology_json import topology_json
+from nodeagent.discover import engines, kmsg
 from nodeagent.discover.archive import open_archive
 from nodeagent.discover.capture import render
 from nodeagent.discover.masks import Masks, Scrubber
+from nodeagent.discover.paste import klog
 from nodeagent.discover.redact import redact
 from nodeagent.discover.redact_words import command
 from nodeagent.discover.root import Root
@@ -241,6 +243,11 @@ def test_a_key_makes_two_machines_comparable() -> None:
         ("VLLM::Worker_TP0", "VLLM::Worker_TP0"),
         ("acme-trader --config /x", "<program-1> --config <value-1>"),
         ("irqbalance --foreground --banirq=31", "irqbalance --foreground --banirq=31"),
+        ("irqbalance --policyscript=/opt/acme/irq.sh",
+         "irqbalance --policyscript=<value-1>"),
+        ("llama-server -t 8 -b acme", "llama-server -t 8 -b <value-1>"),
+        ("vllm serve x --dtype bfloat16 --max-model-len 32k --block-size acme",
+         "vllm serve <value-1> --dtype bfloat16 --max-model-len 32k --block-size <value-2>"),
         ("", ""),
     ],
 )  # fmt: skip
@@ -248,6 +255,36 @@ def test_a_command_line_keeps_what_is_nobodys(title: str, expected: str) -> None
     scrub = Scrubber(Masks())
     assert command(title, scrub) == expected
     assert command(expected, scrub) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Memory cgroup stats for /slurm/uid_7/acme:",
+        "Task in /docker/acme killed as a result of limit of /docker/acme",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=acme,mems_allowed=0-1,"
+        "oom_memcg=/kubepods/acme,task_memcg=/kubepods/acme,task=acme,pid=7,uid=1",
+        "traps: acme[7] general protection fault ip:7f sp:7f error:0 in acme.so[7f00+1000]",
+        "EXT4-fs error (device dm-3): ext4_find_entry:1455: inode #2: comm acme: bad entry",
+    ],
+)
+def test_what_people_named_leaves_no_kernel_log(line: str) -> None:
+    table: Table = {kmsg.KEY: f"[    1.000000] {line}".encode()}
+    (found,) = redact(table, Masks()).values()
+    assert isinstance(found, bytes)
+    assert b"acme" not in found
+    assert klog.tells(found.decode()) == klog.tells(line)
+
+
+def test_a_thread_that_its_owner_named_is_masked() -> None:
+    threads = [{"tid": n, "comm": c, "cpus": "0"} for n, c in enumerate(("acme", "pt_main_thread"))]
+    line = {
+        "pid": 7, "role": "vllm", "comm": "acme", "title": "python3 -m vllm.entrypoints",
+        "cgroup": "/", "thread_count": 2, "threads": threads,
+    }  # fmt: skip
+    (found,) = redact({engines.KEY: json.dumps(line).encode()}, Masks()).values()
+    assert isinstance(found, bytes)
+    assert b"acme" not in found and b"pt_main_thread" in found
 
 
 @pytest.mark.parametrize(
