@@ -16,16 +16,8 @@ from dataclasses import dataclass, field
 import grpc
 
 from nodeagent.api.v1 import controller_pb2, controller_pb2_grpc, types_pb2
-from nodeagent.controller.store import (
-    Caller,
-    EventRow,
-    Gap,
-    NewEvent,
-    NodeRow,
-    OrderError,
-    Store,
-    StoreError,
-)
+from nodeagent.controller.store import Store, StoreError
+from nodeagent.controller.tables import Caller, EventRow, Gap, NewEvent, NodeRow, OrderError
 from nodeagent.errors import NodeagentError
 from nodeagent.rpc import options, sections
 from nodeagent.rpc.wire import Message

@@ -10,15 +10,14 @@ import sqlite3
 
 import pytest
 
-from nodeagent.controller.store import (
+from nodeagent.controller.store import Store, StoreError
+from nodeagent.controller.tables import (
     MAX_EPOCHS,
     MAX_GAPS,
     MAX_NODES,
     Caller,
     Gap,
     NewEvent,
-    Store,
-    StoreError,
 )
 from nodeagent.errors import NodeagentError
 
