@@ -104,7 +104,8 @@ def accept(invocation: Invocation, file: str | None) -> int:
                 f"{folder}: {error.strerror}, expected a folder that can be written",
                 f"run it as root, or set {STATE_DIR}, or give --file FILE",
             ) from error
-    write_whole(path, encode(made))
+    # The folder is the daemon's own: its user may place links there.
+    write_whole(path, encode(made), follow=file is not None)
     if path == "-":
         return 0
     if invocation.output != "table":

@@ -73,20 +73,24 @@ def _columns() -> int:
     return max(20, width) if width else 100
 
 
-def write_whole(file: str, text: str, *, mode: int = 0o644) -> None:
-    """Writes the whole file or none of it; `-` is stdout. Raises NodeagentError."""
+def write_whole(file: str, text: str, *, mode: int = 0o644, follow: bool = True) -> None:
+    """Writes the whole file or none of it; `-` is stdout. Raises NodeagentError.
+
+    `follow`: a link there is followed; not in a folder that another user owns, who could lead root
+    anywhere by it.
+    """
     if file == "-":
         sys.stdout.write(text)
         return
     try:
-        if _is_special(file):
+        if follow and _is_special(file):
             with Path(file).open("w", encoding="utf-8") as out:
                 out.write(text)
             return
     except OSError as error:
         raise _unwritten(file, error) from error
     # Behind a link stands the file that is meant.
-    file = os.path.realpath(file)
+    file = os.path.realpath(file) if follow else file
     temporary = f"{file}.{os.getpid()}.tmp"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -100,3 +100,17 @@ def test_a_damaged_baseline_is_said_and_can_be_replaced(
     assert run(bin_dir, *asked).returncode == 64
     assert run(bin_dir, "baseline", "accept", state=tmp_path).returncode == 0
     assert run(bin_dir, "baseline", "diff", state=tmp_path).returncode == 0
+
+
+def test_a_link_in_the_state_folder_leads_nobody_elsewhere(
+    bin_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """The folder belongs to the daemon's user, and root writes into it."""
+    other = tmp_path / "other"
+    other.write_text("not to be touched\n")
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "baseline.json").symlink_to(other)
+    assert run(bin_dir, "baseline", "accept", state=state).returncode == 0
+    assert other.read_text() == "not to be touched\n"
+    assert not (state / "baseline.json").is_symlink()
