@@ -177,7 +177,7 @@ def throttled(s: Seen) -> Iterator[Judged]:
         elif int(held):
             yield warn(
                 group,
-                f"throttled in {held} of {periods} periods{why}",
+                f"throttled in {part:.3g} % of its periods ({held} of {periods}){why}",
                 *evidence,
                 remedy=f"echo max > {group}/cpu.max  (or a larger quota); a cpuset throttles "
                 "nothing",

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from nodeagent.check.record import Judged, NotApplicable, Seen, check, info, ok, saw, some, warn
 from nodeagent.model.host_report import Measured
 
-_TABLES = frozenset({"lscpu", "cpuinfo", "lstopo", "numactl", "numastat", "placement table"})
-"""Kinds of paste that speak of CPUs alone: somebody asks about the CPUs' layout."""
-
 
 @check(
     "cpu.l3-groups",
     "each NUMA node is one L3 group",
-    means="WARN when a pasted CPU table shows a NUMA node with several L3 groups (CCDs) and CPUs "
-    "are what is asked about, or a measurement beside it shows the loss; INFO beside other "
-    "output; OK when node and L3 group are one. Live machines: see cpu.l3-split.",
+    means="WARN when a pasted CPU table shows a NUMA node with several L3 groups (CCDs) and a "
+    "measurement beside it shows the loss; INFO without one: every EPYC is built so. "
+    "OK when node and L3 group are one. Live machines: see cpu.l3-split.",
     why="Threads of one group that sit on two L3 caches pay a cross-die transfer for each shared "
     "line: 16 to 25 % was measured. NUMA tools do not show it.",
     prove="lscpu -e=CPU,NODE,CACHE; grep . /sys/devices/system/cpu/cpu*/cache/index3/"
@@ -58,8 +55,6 @@ def l3_groups(s: Seen) -> Iterator[Judged]:
             saw(m.source, some(f"{k}: {v:g} {m.metric}" for k, v in m.means.items())),
             remedy=remedy,
         )
-    elif set(pasted.kinds) <= _TABLES and len(nodes) <= 1:
-        yield warn(subject, sentence, evidence, remedy=remedy)
     else:
         yield info(subject, sentence, evidence, remedy=remedy)
 

@@ -60,6 +60,8 @@ def log(s: Seen) -> Iterator[Judged]:
     if found:
         return
     if not events and s.snapshot.texts.get("log/kernel-lines", "1") == "0":
+        if s.snapshot.pasted and set(s.snapshot.pasted.kinds) - {"log"}:
+            raise NotApplicable("this log is no kernel's; other checks read it")
         yield info("log", "no line of this log is the kernel's or a driver's: nothing to judge")
     else:
         yield ok("kernel log", f"{len(events)} lines that mean something, no fault")

@@ -187,8 +187,9 @@ def changed(s: Seen) -> Iterator[Judged]:
         bad = True
         yield warn(
             shown(a.path),
-            f"{a.path.rpartition('/')[2]} changed from '{a.text}' to '{b.text}': somebody rewrote "
-            "it, as systemctl daemon-reload does",
+            f"{a.path.rpartition('/')[2]} changed from '{a.text}' to '{b.text}'"
+            + (f" ({gone})" if "cpuset" in a.path and (gone := _lost(a.text, b.text)) else "")
+            + ": somebody rewrote it, as systemctl daemon-reload does",
             saw(a.source, a.text),
             saw(b.source, b.text),
             remedy="set it in the unit: systemctl set-property UNIT CPUQuota=... AllowedCPUs=...",
@@ -202,7 +203,7 @@ def changed(s: Seen) -> Iterator[Judged]:
     "exclusive CPUs are exclusive, online and not reserved",
     means="FAIL when CPUs handed to a container are reserved for the system, offline, or handed "
     "out "
-    "twice.",
+    "twice; WARN when containers, or a container and the shared pool, share a core (SMT).",
     why="The CPU manager's state was made for another set of CPUs: after a CPU went offline, or "
     "the "
     "reservation changed, it hands out what belongs to others.",
@@ -257,6 +258,26 @@ def exclusive_cpus(s: Seen) -> Iterator[Judged]:
                     *([saw("sys/devices/system/cpu/online", str(online))] if online else []),
                     remedy=remedy,
                 )
+    for core in sorted(
+        {c.ids: c for _, c in s.snapshot.topology.smt_siblings}.values(), key=lambda c: c.ids
+    ):
+        owners = {g.owner: g.cpus & core for g in assigned if g.cpus & core}
+        pool = CpuSet.of(c for o in grants if o.what == "default" for c in o.cpus) & core
+        if len(owners) + bool(pool) < 2 or not owners:
+            continue
+        bad = True
+        shares = [f"{o} has CPU {c}" for o, c in owners.items()]
+        shares += [f"the shared pool has CPU {pool}"] if pool else []
+        yield warn(
+            some(owners),
+            f"CPUs {core} are one core: {some(shares)}",
+            *(saw(g.source, f"{g.owner}: {g.cpus}") for g in assigned if g.cpus & core),
+            saw(f"sys/devices/system/cpu/cpu{min(core.ids)}/topology/thread_siblings_list",
+                str(core)),
+            remedy='cpuManagerPolicyOptions: {full-pcpus-only: "true"} in the kubelet\'s '
+            "configuration, and whole cores in the pods' requests; " + remedy,
+        )  # fmt: skip
+        break
     if not bad:
         yield ok("cpu manager", f"{len(assigned)} exclusive sets do not overlap")
 
@@ -327,7 +348,8 @@ def container(s: Seen) -> Iterator[Judged]:
     means="FAIL when CPUAffinity= or AllowedCPUs= of a unit names CPUs that are not online; WARN "
     "when "
     "it names isolated CPUs of a unit that is not a workload, or NUMAPolicy=bind without "
-    "NUMAMask=.",
+    "NUMAMask=, when the group pasted beside it has CPUs that AllowedCPUs= leaves out or no cpuset "
+    "controller, or when a process may use CPUs outside CPUAffinity= of system.conf.",
     why="A unit whose CPUs are not there does not start (CPUAFFINITY); one on isolated CPUs "
     "disturbs "
     "them.",
@@ -369,6 +391,10 @@ def unit(s: Seen) -> Iterator[Judged]:
                     saw(u.source, f"{key}={text}"),
                     remedy=f"{key}={cpus - s.isolated}",
                 )
+        for found in (_not_in_force(s, u), _wider(s, u)):
+            if found is not None:
+                bad = True
+                yield found
         policy = u.settings.get("NUMAPolicy", ("",))[-1]
         if (
             policy in ("bind", "interleave", "preferred")
@@ -383,3 +409,68 @@ def unit(s: Seen) -> Iterator[Judged]:
             )
         if not bad:
             yield ok(u.unit, some(f"{k}={u.settings[k][-1]}" for k in keys if k in u.settings))
+
+
+def _not_in_force(s: Seen, u: UnitFile) -> Judged | None:
+    """AllowedCPUs= against the group pasted beside it and its controllers."""
+    text = u.settings.get("AllowedCPUs", ("",))[-1]
+    cpus = unit_cpus(text)
+    if cpus is None:
+        return None
+    wanted = saw(u.source, f"AllowedCPUs={text}")
+    for leaf in ("cgroup.subtree_control", "cgroup.controllers"):
+        for path, names in s.matching("sys/fs/cgroup", f"/{leaf}"):
+            if "cpuset" not in names.split():
+                return warn(
+                    u.unit,
+                    f"AllowedCPUs={text} of {u.unit} does nothing: the cpuset controller is not on "
+                    "in the group pasted beside it",
+                    wanted,
+                    saw(path, names),
+                    remedy="echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control  (and in each "
+                    f"group on the way); systemctl daemon-reload; systemctl restart {u.unit}",
+                )
+    group = group_cpus(s)
+    if group is None or group[0] <= cpus:
+        return None
+    name = group[1].rpartition("/")[0].rpartition("/")[2]
+    if name != "pasted" and not name.startswith(u.unit.partition(".")[0]):
+        return None
+    return warn(
+        u.unit,
+        f"AllowedCPUs={text} of {u.unit} is not in force: its group may use CPUs {group[0]}",
+        wanted,
+        saw(group[1], str(group[0])),
+        remedy=f"systemctl set-property --runtime {u.unit} AllowedCPUs={text}; grep cpuset "
+        "/sys/fs/cgroup/cgroup.subtree_control",
+    )
+
+
+def _wider(s: Seen, u: UnitFile) -> Judged | None:
+    """CPUAffinity= of systemd itself against processes that may use more."""
+    cpus = unit_cpus(u.settings.get("CPUAffinity", ("",))[-1])
+    if cpus is None or u.unit != "system.conf":
+        return None
+    wide = [t for t in given(s).of(ThreadState) if t.allowed and not t.allowed <= cpus]
+    if not wide:
+        return None
+    t = wide[0]
+    who = f"{t.comm or 'process'} {t.pid}" if t.pid else t.comm or "a process"
+    return warn(
+        u.unit,
+        f"{who} may use CPUs {t.allowed}, beyond CPUAffinity={cpus} of {u.unit}: it set a mask of "
+        "its own, or its cpuset was changed, which resets the mask before Linux 6.2",
+        saw(u.source, f"CPUAffinity={u.settings['CPUAffinity'][-1]}"),
+        saw(t.source, f"allowed {t.allowed}"),
+        remedy=f"systemctl set-property system.slice AllowedCPUs={cpus}  (and user.slice; a "
+        "cpuset holds where a mask does not)",
+    )
+
+
+def _lost(before: str, after: str) -> str:
+    """CPUs or nodes that a list lost, in words; "" where it is no list."""
+    try:
+        gone = CpuSet.parse(before) - CpuSet.parse(after)
+    except ParseError:
+        return ""
+    return f"{gone} are gone" if gone else ""

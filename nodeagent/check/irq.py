@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nodeagent.check.isolation import quiet
 from nodeagent.check.record import Judged, NotApplicable, Seen, check, info, ok, saw, some, warn
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.finding import Evidence
 from nodeagent.model.snapshot import Irq
+
+FIRED = 1000
+"""Counts since boot below this may be from before somebody moved the interrupt."""
 
 
 def managed(irq: Irq) -> bool:
@@ -28,9 +32,27 @@ def irqs_of(s: Seen) -> tuple[Irq, ...]:
     raise s.gone("proc/interrupts", "no interrupts are listed")
 
 
-def _path(irq: Irq) -> str:
-    leaf = "effective_affinity_list" if irq.effective or not irq.affinity else "smp_affinity_list"
-    return f"proc/irq/{irq.number}/{leaf}"
+def told(s: Seen, irq: Irq) -> Evidence:
+    """The file that says where an interrupt goes: of a paste the one that was pasted."""
+    at = f"proc/irq/{irq.number}"
+    for leaf in (f"{name}_affinity{end}" for name in ("effective", "smp") for end in ("_list", "")):
+        text = s.snapshot.texts.get(f"{at}/{leaf}")
+        if text is not None and s.snapshot.pasted is not None:
+            return saw(f"{at}/{leaf}", text)
+    leaf = "effective_affinity_list" if irq.effective else "smp_affinity_list"
+    return saw(f"{at}/{leaf}", str(lands(irq)))
+
+
+def others(s: Seen, cpus: CpuSet) -> CpuSet:
+    """The online CPUs but these. Where a paste does not tell which are online: those below the
+    highest of them, which the machine has."""
+    known = s.snapshot.topology.online or s.snapshot.topology.possible
+    return (known or CpuSet.of(range(max(cpus.ids, default=0)))) - cpus
+
+
+def _named(irqs: Iterable[Irq]) -> str:
+    names = [i.name for i in irqs if i.name]
+    return f" ({some(names, 3)})" if names else ""
 
 
 @check(
@@ -38,7 +60,8 @@ def _path(irq: Irq) -> str:
     "device interrupts stay off isolated CPUs",
     means="WARN when an interrupt of a device is delivered to isolated CPUs only and has fired "
     "there; INFO for the per-CPU queues of NVMe, whose interrupts fire only where the I/O was "
-    "started and whose masks the kernel manages (writing them gives EIO).",
+    "started and whose masks the kernel manages (writing them gives EIO). Of a pasted "
+    "/proc/interrupts without masks: WARN when one fired mostly on isolated CPUs.",
     why="Each interrupt takes the CPU from the pinned thread for 2 to 20 us, and its softirq for "
     "longer.",
     prove="grep . /proc/irq/*/effective_affinity_list; cat /proc/interrupts",
@@ -54,28 +77,35 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
     irqs = irqs_of(s)
     untold = [i for i in irqs if i.bdf is not None and not lands(i)]
     if untold and all(not lands(i) for i in irqs):
-        raise s.gone(_path(untold[0]), "no interrupt has a mask here")
+        raise s.gone(
+            f"proc/irq/{untold[0].number}/effective_affinity_list", "no interrupt has a mask here"
+        )
+    counted = [i for i in irqs if not lands(i) and i.counts]
+    if counted and s.snapshot.pasted is not None and all(not lands(i) for i in irqs):
+        yield _fired(s, cpus, counted, saw(path, text))
+        return
     inside = [i for i in irqs if lands(i) and lands(i) <= cpus]
     kept = [i for i in inside if managed(i)]
     fired = {i.number: sum(n for c, n in i.counts if c in cpus) for i in inside}
     loose = [i for i in inside if i not in kept and (fired[i.number] or not i.counts)]
     if loose:
         first = min(loose, key=lambda i: -fired[i.number])
-        names = [i.name for i in loose if i.name]
+        count = f"{first.name or first.number}: {fired[first.number]} on CPUs {cpus}"
+        fires = (saw("proc/interrupts", count),) if first.counts else ()
         yield warn(
             f"irq {some(i.number for i in loose)}",
-            f"{len(loose)} device interrupts are delivered to isolated CPUs"
-            + (f" ({some(names, 3)})" if names else ""),
-            *(saw(_path(i), str(lands(i))) for i in loose[:3]),
-            *(
-                (saw("proc/interrupts", f"{first.name}: {fired[first.number]} on CPUs {cpus}"),)
-                if first.counts
-                else ()
-            ),
+            f"{len(loose)} device interrupt{'s are' if len(loose) > 1 else ' is'} delivered to "
+            f"isolated CPUs{_named(loose)}",
+            *(told(s, i) for i in loose[:3]),
+            *fires,
             saw(path, text),
-            remedy=f"echo {(s.snapshot.topology.online - cpus) or 'CPUS'} > "
-            f"/proc/irq/{first.number}/smp_affinity_list  "
-            "(each of them; keep irqbalance from undoing it)",
+            remedy=(
+                f"echo {rest} > /proc/irq/{first.number}/smp_affinity_list"
+                if (rest := others(s, cpus))
+                else f"irqaffinity=0  (in GRUB_CMDLINE_LINUX, and leave CPU 0 out of {text})"
+            )
+            + ("  (each of them; " if len(loose) > 1 else "  (")
+            + "keep irqbalance from undoing it)",
         )
     else:
         yield ok(f"cpu {cpus}", "no device interrupt is delivered there", saw(path, text))
@@ -84,8 +114,32 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
             f"irq {some(i.number for i in kept)}",
             f"{len(kept)} queues of drives belong to isolated CPUs; they fire only for I/O started "
             "there, and the kernel manages their masks (a write gives EIO)",
-            saw(_path(kept[0]), str(lands(kept[0]))),
+            told(s, kept[0]),
         )
+
+
+def _fired(s: Seen, cpus: CpuSet, irqs: list[Irq], where: Evidence) -> Judged:
+    """Counts of /proc/interrupts alone, no masks: which fired mostly on these CPUs."""
+    on = {i.number: sum(n for c, n in i.counts if c in cpus) for i in irqs}
+    mostly = [
+        i for i in irqs
+        if on[i.number] >= FIRED and 2 * on[i.number] > sum(n for _, n in i.counts)
+        and not managed(i)
+    ]  # fmt: skip
+    if not mostly:
+        return ok(f"cpu {cpus}", "no device interrupt fired mostly there since boot", where)
+    first = max(mostly, key=lambda i: on[i.number])
+    there = CpuSet.of(c for i in mostly for c, n in i.counts if c in cpus and n)
+    return warn(
+        f"irq {some(i.number for i in mostly)}",
+        f"{len(mostly)} device interrupt{'s' if len(mostly) > 1 else ''} fired on the isolated "
+        f"CPUs {there} since boot{_named(mostly)}",
+        *(saw("proc/interrupts", f"{i.number}: {i.name}: {on[i.number]} on CPUs {cpus}")
+          for i in mostly[:3]),
+        where,
+        remedy=f"echo {others(s, cpus) or 0} > /proc/irq/{first.number}/smp_affinity_list  (then "
+        "look whether the count still rises; keep irqbalance from undoing it)",
+    )  # fmt: skip
 
 
 @check(
@@ -129,9 +183,10 @@ def remote_node(s: Seen) -> Iterator[Judged]:
     if far:
         yield warn(
             f"irq {some(i.number for i, _ in far)}",
-            f"{len(far)} interrupts of devices on node {some(sorted({n for _, n in far}))} go to "
-            f"CPUs {lands(far[0][0])}, on another node",
-            *(saw(_path(i), str(lands(i))) for i, _ in far[:3]),
+            f"{len(far)} interrupt{'s' if len(far) > 1 else ''} of devices on node "
+            f"{some(sorted({n for _, n in far}))} go{'' if len(far) > 1 else 'es'} to CPUs "
+            f"{lands(far[0][0])}, on another node",
+            *(told(s, i) for i, _ in far[:3]),
             saw(f"proc/irq/{far[0][0].number}/node", str(far[0][1])),
             remedy=f"echo {nodes[far[0][1]]} > /proc/irq/{far[0][0].number}/smp_affinity_list  "
             "(each of them)",

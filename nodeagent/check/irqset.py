@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nodeagent.check.irq import irqs_of, lands
+from nodeagent.check.irq import FIRED, irqs_of, lands
 from nodeagent.check.isolation import hex_mask, quiet
 from nodeagent.check.locality import data_nics
 from nodeagent.check.record import (
@@ -18,14 +18,18 @@ from nodeagent.check.record import (
     fail,
     ok,
     saw,
+    share,
     some,
     warn,
 )
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.snapshot import Irq
 
 CONFIGS = ("etc/default/irqbalance", "etc/sysconfig/irqbalance")
 RUNS = "run/irqbalance"
+ONE_CPU_PERCENT = 99
+"""With this share of all counts on one CPU it does the work of all queues."""
 _SETTING = re.compile(
     r"""^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPUS|IRQBALANCE_BANNED_CPULIST)\s*=\s*["']?"""
     r"""([^"'#\n]*)""",
@@ -135,7 +139,8 @@ def irqbalance(s: Seen) -> Iterator[Judged]:
     "irq.one-cpu",
     "a NIC's queues interrupt several CPUs",
     means="WARN when a data NIC that is up has `queues` or more interrupts that fired, and all go "
-    "to one CPU. NA when no data NIC is up.",
+    "to one CPU. NA when no data NIC is up. Of a pasted /proc/interrupts: the same by the names "
+    "of the queues and their counts.",
     why="One CPU then does the work of all queues: at line rate it is the bottleneck, and the NIC "
     "drops although the others are idle.",
     prove="grep NIC /proc/interrupts; grep . /proc/irq/*/effective_affinity_list",
@@ -147,7 +152,8 @@ def irqbalance(s: Seen) -> Iterator[Judged]:
 def one_cpu(s: Seen) -> Iterator[Judged]:
     """Where the interrupts of each data NIC land."""
     if s.snapshot.pasted is not None:
-        raise NotApplicable("a paste tells no NIC's interrupts as a whole")
+        yield from _pasted_queues(s)
+        return
     s.devices()
     up = {n.bdf: n.name for n in s.snapshot.nics if n.bdf and n.operstate == "up"}
     nics = [p for p in data_nics(s) if p.bdf in up]
@@ -178,3 +184,42 @@ def one_cpu(s: Seen) -> Iterator[Judged]:
         raise NotApplicable("no data NIC has several interrupts that fired")
     if not bad:
         yield ok("irq", f"the queues of {judged} data NICs interrupt several CPUs")
+
+
+_QUEUE = re.compile(
+    r"(?P<nic>(?!nvme)[A-Za-z][\w.@:-]*?)[-_.:@]?(?:TxRx|[rt]xq?|comp|fp|queue|q|input|output"
+    r"|Tx-Rx)[-_.:]?\d+(?:[-@].*)?",
+    re.IGNORECASE,
+)
+"""A NIC's queue, as drivers name its interrupt: eth0-TxRx-3, mlx5_comp7@pci:..., input.1."""
+
+
+def _pasted_queues(s: Seen) -> Iterator[Judged]:
+    """Queues by their names: on which CPUs their interrupts fired, or where the masks send them."""
+    groups: dict[str, list[Irq]] = {}
+    for irq in s.snapshot.irqs:
+        m = _QUEUE.fullmatch(irq.name.strip())
+        if m is not None and sum(n for _, n in irq.counts) >= FIRED:
+            groups.setdefault(m["nic"] + (f" {irq.bdf}" if irq.bdf else ""), []).append(irq)
+    many = {nic: g for nic, g in groups.items() if len(g) >= s.bounds["queues"]}
+    head = s.snapshot.texts.get("proc/interrupts", "").lstrip().partition("\n")[0].split()
+    if not many or len(head) < 2:
+        raise NotApplicable("no NIC's queues that fired were pasted")
+    for nic, irqs in many.items():
+        counts: dict[int, int] = {}
+        for irq in irqs:
+            for cpu, n in irq.counts:
+                counts[cpu] = counts.get(cpu, 0) + n
+        busiest = max(counts, key=lambda c: counts[c])
+        if share(counts[busiest], sum(counts.values())) < ONE_CPU_PERCENT:
+            yield ok(nic, f"its {len(irqs)} queues interrupted {len(counts)} CPUs")
+            continue
+        yield warn(
+            nic,
+            f"all {len(irqs)} queues of {nic} interrupted CPU {busiest}",
+            *(saw("proc/interrupts", f"{i.number}: {i.name}: {dict(i.counts).get(busiest, 0)} on "
+                                     f"CPU {busiest}") for i in irqs[:3]),
+            remedy="systemctl start irqbalance, or one CPU each: "
+            + "; ".join(f"echo {n} > /proc/irq/{i.number}/smp_affinity_list"
+                        for n, i in enumerate(irqs[:4])),
+        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 
 from nodeagent.check.bootargs import Asked, asked
@@ -30,6 +31,8 @@ PARTITION = "sys/fs/cgroup/cpuset.cpus.isolated"
 WORKQUEUE = "sys/devices/virtual/workqueue/cpumask"
 DEFAULT_AFFINITY = "proc/irq/default_smp_affinity"
 LISTS = ("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "kthread_cpus")
+OTHER_ARGUMENTS = frozenset(["rcu_nocb_poll", "nohz", "rcu_nocbs_poll"])
+"""Arguments of the kernel whose names look like one of these."""
 LACKS_NOHZ = "grep NO_HZ_FULL /boot/config-*  (boot a kernel that has it =y), or drop nohz_full="
 BOOT = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then update-grub and reboot"
 
@@ -48,6 +51,15 @@ def given(s: Seen, name: str) -> Asked | None:
             RECORD_MORE,
         )
     return found
+
+
+def meant(name: str) -> str | None:
+    """The isolation argument that a name is, or is a slip of the pen for (isolcpu, nohz_ful); None
+    for other names."""
+    plain = name.replace("-", "_").lower()
+    if plain in OTHER_ARGUMENTS:
+        return None
+    return next(iter(difflib.get_close_matches(plain, LISTS, n=1, cutoff=0.85)), None)
 
 
 def quiet(s: Seen) -> tuple[CpuSet, tuple[str, str]]:
@@ -76,8 +88,9 @@ def _maybe(s: Seen, name: str) -> Asked | None:
     "isolation.syntax",
     "CPU lists on the kernel command line can be read",
     means="FAIL when a CPU list of isolcpus, nohz_full, rcu_nocbs, irqaffinity or kthread_cpus is "
-    "one that the kernel cannot parse; WARN for flags of isolcpus it does not know and for CPUs "
-    "the machine does not have. N, all and strides (0-15:2/4) are read as the kernel reads them.",
+    "one that the kernel cannot parse, or whose name is misspelt (isolcpu=); WARN for flags "
+    "of isolcpus it does not know and for CPUs the machine does not have. N, all and "
+    "strides (0-15:2/4) are read as the kernel reads them.",
     why="The kernel drops an argument it cannot parse with one early log line and boots on, so the "
     "CPUs are not isolated although /proc/cmdline says so.",
     prove="cat /proc/cmdline /sys/devices/system/cpu/possible; dmesg | grep -iE 'isolcpus|nohz|"
@@ -122,6 +135,16 @@ def syntax(s: Seen) -> Iterator[Judged]:
             )
         else:
             yield ok(name, f"{found.text} names CPUs {found.cpus or 'none of its own'}", evidence)
+    for odd, value in s.snapshot.boot_args:
+        right = meant(odd)
+        if value and right is not None and odd.replace("-", "_") not in LISTS:
+            any_given = True
+            yield fail(
+                odd,
+                f"{odd}={value} is no argument of the kernel, it does nothing: {right}= is meant",
+                saw(CMDLINE, f"{odd}={value}"),
+                remedy=f"{right}={value}  ({BOOT})",
+            )
     if not any_given:
         raise NotApplicable("the command line names no CPU list")
 
@@ -145,7 +168,7 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
         s.whole("derived/kernel_log")
         raise NotApplicable("no kernel log was read")
     words = texts.get("log/unknown-parameters", "")
-    lost = [w for w in words.split() if w.partition("=")[0].replace("-", "_") in LISTS]
+    lost = [w for w in words.split() if meant(w.partition("=")[0]) is not None]
     if "log/nohz-unsupported" in texts and not any(w.startswith("nohz_full") for w in lost):
         yield fail(
             "nohz_full",
@@ -156,9 +179,18 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
     if lost:
         yield fail(
             some(w.partition("=")[0] for w in lost),
-            f"the kernel does not know {some(lost)}: they do nothing",
+            f"the kernel does not know {some(lost)}: {'they do' if len(lost) > 1 else 'it does'} "
+            "nothing",
             saw("kernel log", f"Unknown kernel command line parameters {words}"),
-            remedy="grep -E 'NO_HZ_FULL|RCU_NOCB_CPU' /boot/config-*  (boot a kernel that has them "
+            remedy="; ".join(f"{meant(n)}={v} instead of {n}=" for n, v in slips) + f"  ({BOOT})"
+            if (
+                slips := [
+                    (n, v)
+                    for n, _, v in (w.partition("=") for w in lost)
+                    if n.replace("-", "_") not in LISTS
+                ]
+            )
+            else "grep -E 'NO_HZ_FULL|RCU_NOCB_CPU' /boot/config-*  (boot a kernel that has them "
             "=y), or drop the arguments",
         )
     if not lost and "log/nohz-unsupported" not in texts:
@@ -171,7 +203,9 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
     "isolation.in-force",
     "isolcpus= is in force",
     means="FAIL when isolcpus= asks for CPUs that /sys/devices/system/cpu/isolated does not list; "
-    "OK when all are there. INFO when CPUs are isolated at run time only (cpuset partition).",
+    "OK when all are there. INFO when CPUs are isolated at run time only (cpuset partition), and "
+    "when isolcpus= has flags without domain, so that tasks are balanced as before (WARN where "
+    "somebody pasted the empty list beside it).",
     why="The text of /proc/cmdline proves only that somebody asked. What the scheduler does is in "
     "/sys: without it, any task may be balanced onto the CPUs of a pinned thread.",
     prove="cat /proc/cmdline /sys/devices/system/cpu/isolated",
@@ -190,6 +224,18 @@ def in_force(s: Seen) -> Iterator[Judged]:
             f"cpu {now}",
             f"CPUs {now} are isolated at run time, not by isolcpus=",
             saw(ISOLATED, str(now)),
+        )
+        return
+    if found.error is None and found.cpus and not found.domain:
+        empty = s.snapshot.pasted is not None and s.snapshot.texts.get(ISOLATED) == ""
+        yield (warn if empty else info)(
+            f"cpu {found.cpus}",
+            f"{found.text} has flags, but not domain: the scheduler still balances tasks onto "
+            f"CPUs {found.cpus}",
+            saw(CMDLINE, found.text),
+            *((saw(ISOLATED, "empty"),) if empty else ()),
+            remedy=f"isolcpus={','.join(sorted({*found.flags, 'domain'}))},{found.cpus}  ({BOOT})"
+            "; or isolate them by a cpuset partition",
         )
         return
     if found.error is not None or not found.domain:
@@ -264,7 +310,8 @@ def nohz_full_in_force(s: Seen) -> Iterator[Judged]:
     "isolation.consistent",
     "isolcpus, nohz_full and rcu_nocbs name the same CPUs",
     means="WARN when a CPU is in one of isolcpus= and nohz_full= but not in the other, or when "
-    "rcu_nocbs= leaves out an isolated CPU. A larger rcu_nocbs is fine, and nohz_full CPUs are "
+    "rcu_nocbs= leaves out an isolated CPU; INFO (WARN of a paste) when nohz_full= stands alone "
+    "and no CPU is isolated. A larger rcu_nocbs is fine, and nohz_full CPUs are "
     "offloaded whether rcu_nocbs names them or not.",
     why="Each argument removes one source of jitter. A CPU in only one of them has the rest: tasks "
     "balanced onto it, the tick, or RCU callbacks run in softirq.",
@@ -304,6 +351,16 @@ def consistent(s: Seen) -> Iterator[Judged]:
             f"isolated CPUs {only} are not in rcu_nocbs=: their RCU callbacks run on them",
             *evidence,
             remedy=f"rcu_nocbs={both}  ({BOOT})",
+        )
+    if isolcpus is None and nohz is not None and s.snapshot.texts.get(ISOLATED) == "":
+        wrong = True
+        yield (warn if s.snapshot.pasted else info)(
+            f"cpu {nohz.cpus}",
+            f"nohz_full={nohz.cpus} stops the tick only: nothing isolates these CPUs, tasks are "
+            "balanced onto them, and with a second one there the tick comes back",
+            *evidence,
+            saw(ISOLATED, "empty"),
+            remedy=f"isolcpus=managed_irq,domain,{nohz.cpus}  ({BOOT}), or a cpuset partition",
         )
     if not wrong:
         yield ok(f"cpu {both}", f"the lists agree on CPUs {both}", *evidence)
@@ -356,7 +413,7 @@ def irqaffinity_overlap(s: Seen) -> Iterator[Judged]:
 def default_affinity(s: Seen) -> Iterator[Judged]:
     """The kernel's own default mask."""
     cpus, (path, text) = quiet(s)
-    if s.arg("irqaffinity") is not None:
+    if (s.snapshot if s.snapshot.pasted else s).arg("irqaffinity") is not None:
         raise NotApplicable("irqaffinity= is given; isolation.irqaffinity-overlap judges it")
     mask_text = s.text(DEFAULT_AFFINITY, absent="this kernel has no default IRQ affinity")
     online = s.snapshot.topology.online
@@ -457,15 +514,17 @@ def hex_mask(cpus: CpuSet) -> str:
 def housekeeping(s: Seen) -> Iterator[Judged]:
     """What isolation leaves over."""
     cpus, (path, text) = quiet(s)
-    online = s.snapshot.topology.online
+    online, known = s.snapshot.topology.online, "online"
+    if not online and s.snapshot.pasted:
+        online, known = s.snapshot.topology.possible, "possible"
     if not online:
         raise s.gone("sys/devices/system/cpu/online", "the online CPUs are not known")
     rest = online - cpus
-    evidence = saw(path, text), saw("sys/devices/system/cpu/online", str(online))
+    evidence = saw(path, text), saw(f"sys/devices/system/cpu/{known}", str(online))
     if not rest:
         yield fail(
             f"cpu {cpus}",
-            "every online CPU is isolated: none is left to the system",
+            f"every {known} CPU is isolated: none is left to the system",
             *evidence,
             remedy=f"isolcpus={min(2, max(online.ids))}-N  (leave a core of each node out; {BOOT})",
         )

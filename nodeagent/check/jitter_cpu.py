@@ -339,7 +339,7 @@ def clock(s: Seen) -> Iterator[Judged]:
                 deep,
                 "sleeps in C6 or deeper",
                 lambda u: f"{u.deep_percent:g} % of the time",
-                "cpupower -c CPUS idle-set -D 10, or hold /dev/cpu_dma_latency open with 0",
+                "cpupower -c {cpus} idle-set -D 10, or hold /dev/cpu_dma_latency open with 0",
             ),
             (
                 soft,
@@ -357,7 +357,7 @@ def clock(s: Seen) -> Iterator[Judged]:
                     f"cpu {some(cpus)}" if cpus else report.tool,
                     f"CPU {some(cpus) if cpus else '(all)'} {text}: {value(first)}",
                     saw(report.source, value(first)),
-                    remedy=remedy,
+                    remedy=remedy.replace("{cpus}", str(CpuSet.of(cpus)) if cpus else "all"),
                 )
     if not bad:
         yield ok("cpu", "busy CPUs run at speed, none is throttled or deeply asleep")

@@ -274,14 +274,16 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     # ---- memory
     "memory/eal-no-pages": Meaning(
-        _W, "huge pages", "DPDK found no free huge pages of one size on node {node}",
-        "echo 1024 > /sys/devices/system/node/nodeN/hugepages/hugepages-2048kB/nr_hugepages",
+        _W, "huge pages", "DPDK found no free huge pages of {kb} kB{where}",
+        "echo {pages} > {pool}/nr_hugepages  (as many as it asks for; not needed while it runs on "
+        "pages of another size)",
     ),
     "memory/eal-socket": Meaning(
         _F, "node {node}",
         "DPDK asked for {want} MB on node {node} and found {have} MB of free huge pages there",
-        "reserve on that node, at boot: hugepages=0:N,1:N, or echo N > "
-        "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages",
+        "n=$(( {want} / 2 )); echo $n > "
+        "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages  (2 MiB pages "
+        "for {want} MB; at boot: hugepages={node}:$n)",
     ),
     "memory/eal-init": Meaning(
         _F, "DPDK memory", "DPDK got no memory: no usable huge pages",

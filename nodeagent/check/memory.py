@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nodeagent.check.isolation import CMDLINE
 from nodeagent.check.record import (
@@ -21,6 +21,7 @@ from nodeagent.check.record import (
     warn,
 )
 from nodeagent.model.finding import Evidence
+from nodeagent.model.memreport import HugePool
 
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
 SWAPPINESS = "proc/sys/vm/swappiness"
@@ -105,6 +106,9 @@ def hugepages_reserved(s: Seen) -> Iterator[Judged]:
 )
 def hugepages_per_node(s: Seen) -> Iterator[Judged]:
     """Pools by node."""
+    if s.snapshot.pasted is not None and not any(n.hugepages for n in s.cpu_nodes):
+        yield from _pasted_pools(s.snapshot.pasted.of(HugePool))
+        return
     s.nodes()
     nodes = [n for n in s.cpu_nodes if n.hugepages]
     sizes = sorted({h.size_bytes for n in nodes for h in n.hugepages if h.total})
@@ -130,6 +134,34 @@ def hugepages_per_node(s: Seen) -> Iterator[Judged]:
             yield info(subject, f"node {some(bare)} has no huge pages and no devices", evidence)
         else:
             yield ok(subject, f"each of {len(nodes)} nodes has some", evidence)
+
+
+def _pasted_pools(pools: Iterable[HugePool]) -> Iterator[Judged]:
+    """Pools of nodes that were pasted alone: by name, without CPU lists."""
+    rows: dict[int | None, dict[int, tuple[int, str]]] = {}
+    for x in pools:
+        total = x.values.get("nr", x.values.get("free"))
+        if x.node is not None and total is not None and x.later is not False:
+            rows.setdefault(x.size_bytes, {})[x.node] = (total, x.source)
+    rows = {size: by for size, by in rows.items() if len(by) > 1 and any(n for n, _ in by.values())}
+    if not rows:
+        raise NotApplicable("no huge pages of several nodes were pasted")
+    for size, by in rows.items():
+        bare = [n for n, (total, _) in sorted(by.items()) if not total]
+        kind = f"hugepages {size >> 10} kB" if size else "hugepages"
+        evidence = [saw(source, str(total)) for total, source in by.values()][:4]
+        if not bare:
+            yield ok(kind, f"each of {len(by)} nodes has some", *evidence)
+            continue
+        most = max(total for total, _ in by.values())
+        yield warn(
+            kind,
+            f"node {some(bare)} has no huge pages; "
+            + some(f"node {n} has {t}" for n, (t, _) in sorted(by.items()) if t),
+            *evidence,
+            remedy=f"echo {most} > /sys/devices/system/node/node{bare[0]}/hugepages/"
+            f"hugepages-{(size or 2 << 20) >> 10}kB/nr_hugepages",
+        )
 
 
 @check(

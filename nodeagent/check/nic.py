@@ -44,7 +44,7 @@ HARD = (
     r"no_buffer_count|fifo_errors|over_errors|steer_missed_packets|dropped\.nic|nombuf|"
     r"prio\d_(?:buf_)?discards?(?:_packets)?|buffer_overrun\w*|mac_missed)|imissed|rx_missed|"
     r"port\.rx_dropped|port\.rx_discards|rx_nodesc_drop_cnt|rx_total_discards|rx_brb_discard|"
-    r"rx_no_buffer|rx_dropped_pkts_no_buf"
+    r"rx_no_buffer|rx_dropped_pkts_no_buf|rx_mbuf_allocation_errors|rx_missed_packets"
 )
 _NIC = re.compile(HARD)
 _DRIVER = re.compile(r"rx_dropped|rx_alloc_failed|alloc_rx_\w*failed|rx_buff_alloc_err"
@@ -56,6 +56,17 @@ _WIRE = re.compile(r"rx_crc_errors(?:_phy|\.nic)?|rx_symbol_err_phy|rx_length_er
                    r"|rx_jabbers_phy")  # fmt: skip
 RING_LOSS = ("lost", "dropped", "missed", "gaps", "gap", "overruns")
 _TOTAL = ("rx_packets_phy", "port.rx_packets", "rx_packets", "rx_good_packets", "rx_total_packets")
+XSK = (
+    (("fill ring empty", "rx_fill_ring_empty_descs"),
+     "for want of buffers: the fill ring was empty",
+     "put frames back into the fill ring sooner, and make it and the UMEM larger (fill ring >= "
+     "2 x the NIC's RX ring); poll from a CPU that does nothing else"),
+    (("rx queue full", "rx_ring_full"), "at the RX ring: the program did not read it in time",
+     "a larger RX ring of the socket, a busier or pinned reader, more queues (ethtool -L)"),
+    (("rx dropped", "rx_dropped", "rx invalid", "rx_invalid_descs"),
+     "in the socket: no buffer or a frame larger than a chunk",
+     "chunk size >= MTU + headroom; fill ring full at start; bind with XDP_USE_NEED_WAKEUP"),
+)  # fmt: skip
 RING_UP = "ethtool -G NIC rx 4096; ethtool -L NIC combined N; move the consumer to the NIC's node"
 
 
@@ -145,6 +156,13 @@ def loss(s: Seen) -> Iterator[Judged]:
                 saw(row.source, f"time_squeeze {values['time_squeeze']}"),
                 remedy="sysctl -w net.core.netdev_budget=600 net.core.netdev_budget_usecs=8000",
             )
+    for row, values in _rise(rows, ("xsk",)):
+        for keys, where, remedy in XSK:
+            lost = {k: values[k] for k in keys if values.get(k)}
+            if lost:
+                bad = True
+                yield _lost(s, "AF_XDP socket", where, max(lost.values()), 0, lost, row.source,
+                            remedy)  # fmt: skip
     for row, values in _rise(rows, ("socket", "capture")):
         key = next((k for k in ("drops", "dropped_by_kernel", "dropped_by_interface")
                     if values.get(k)), None)  # fmt: skip

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nodeagent.check.declared import given
 from nodeagent.check.record import (
     Judged,
+    Missing,
     NotApplicable,
     Seen,
     check,
@@ -32,6 +33,8 @@ from nodeagent.model.hostreport import (
     ToolPresence,
 )
 
+HOT_PERCENT = 25
+"""A thread with this share of a CPU wants one of its own, when others share it."""
 MANY = 3
 """Threads from which on one CPU for all of them is no chance."""
 BINDERS = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "MKL_DYNAMIC")
@@ -54,7 +57,8 @@ def group_cpus(s: Seen) -> tuple[CpuSet, str] | None:
     "pinning.collapsed",
     "threads are not all bound to one CPU",
     means="FAIL when two or more threads of a paste may run on one and the same CPU only, or one "
-    "is and a binding variable of OpenMP is set, while the group has more CPUs.",
+    "is and a binding variable of OpenMP is set, while the group has more CPUs. WARN when top, ps "
+    "or pidstat show busy threads that share one CPU, together about 100 % of it.",
     why="OMP_PROC_BIND, GOMP_CPU_AFFINITY or KMP_AFFINITY bind the first thread at import; every "
     "thread made later inherits its single CPU.",
     prove="for t in /proc/PID/task/*; do grep Cpus_allowed_list $t/status; done",
@@ -69,7 +73,7 @@ def collapsed(s: Seen) -> Iterator[Judged]:
     if not threads and not ran:
         raise NotApplicable("no thread's CPUs were pasted")
     if not threads:
-        yield _where_they_ran(ran)
+        yield _sharing(ran, s.snapshot.topology.online) or _where_they_ran(ran)
         return
     group = group_cpus(s)
     online = s.snapshot.topology.online
@@ -116,6 +120,34 @@ def collapsed(s: Seen) -> Iterator[Judged]:
         )
         return
     yield ok("threads", f"{len(threads)} threads have CPUs of their own")
+
+
+def _sharing(ran: list[ThreadState], online: CpuSet) -> Judged | None:
+    """Threads that each want a CPU and had to share one, by a listing with shares of time."""
+    by_cpu: dict[int, list[ThreadState]] = {}
+    for t in ran:
+        if t.psr is not None and (t.busy_percent or 0) >= HOT_PERCENT:
+            by_cpu.setdefault(t.psr, []).append(t)
+    for cpu, hot in sorted(by_cpu.items()):
+        total = sum(t.busy_percent or 0 for t in hot)
+        if len(hot) < 2 or not 90 <= total <= 110:
+            continue
+        return warn(
+            f"cpu {cpu}",
+            f"{len(hot)} busy threads share CPU {cpu}: "
+            + some(f"{t.comm} {t.pid} {t.busy_percent:g} %" for t in hot),
+            *(saw(t.source, f"{t.pid} {t.comm}: {t.busy_percent:g} % on CPU {cpu}")
+              for t in hot[:3]),
+            remedy=(
+                f"taskset -pc {min(idle.ids)} {hot[-1].pid}  (a CPU that none of the listing runs "
+                "on"
+                if (idle := online - CpuSet.of(t.psr for t in ran if t.psr is not None))
+                else f"grep Cpus_allowed_list $(printf '/proc/%s/status ' "
+                f"{' '.join(str(t.pid) for t in hot[:4])})  (one CPU each: taskset -pc"
+            )
+            + "; OMP_PROC_BIND or an inherited mask may have put them there)",
+        )  # fmt: skip
+    return None
 
 
 def _where_they_ran(ran: list[ThreadState]) -> Judged:
@@ -288,6 +320,7 @@ def remote_memory(s: Seen) -> Iterator[Judged]:
     nodes = {n.id: n.cpus for n in s.cpu_nodes}
     pids = {t.pid: t for t in given(s).of(ThreadState) if t.allowed and t.pid is not None}
     bad, near, total = [], 0, 0
+    unknown: list[ThreadState] = []
     for row in rows:
         size = sum(row.bytes_by_node.values())
         home = row.gpu_node
@@ -295,6 +328,7 @@ def remote_memory(s: Seen) -> Iterator[Judged]:
         if m := re.match(r"(\d+) ", row.rank):
             seen = pids.get(int(m[1]))
             allowed = allowed or (seen.allowed if seen else None)
+            unknown += [seen] if seen and not nodes and home is None else []
         if home is None and allowed:
             on = [n for n, c in nodes.items() if allowed <= c]
             home = on[0] if len(on) == 1 else None
@@ -305,6 +339,12 @@ def remote_memory(s: Seen) -> Iterator[Judged]:
         near, total = near + local, total + size
         if share(local, size) < s.bounds["percent"]:
             bad.append((row, home, local, size))
+    if not bad and unknown:
+        raise Missing(
+            "sys/devices/system/node",
+            f"needed to know whose CPUs {unknown[0].allowed} of process {unknown[0].pid} are",
+            "paste lscpu (its NUMA node lines) or numactl -H beside it",
+        )
     if not bad:
         yield ok("memory", f"{share(near, total):.1f} % is local")
         return
@@ -316,10 +356,20 @@ def remote_memory(s: Seen) -> Iterator[Judged]:
             f"{row.rank}: {share(local, size):.1f} % of its memory is {where} ({split}); all "
             f"together {share(near, total):.1f} %",
             saw(row.source, f"{row.rank}: {split}"),
-            remedy=f"numactl --cpunodebind={home if home is not None else 'N'} "
-            f"--membind={home if home is not None else 'N'} at its start; "
-            "expect little where the GPU does the work",
+            remedy=_bound(row.rank, home, row.bytes_by_node)
+            + "; expect little where the GPU does the work",
         )
+
+
+def _bound(rank: str, home: int | None, by_node: Mapping[int, int]) -> str:
+    """Commands that bind a process to a node: the one it belongs to, else where most of it is."""
+    node = home if home is not None else max(by_node, key=lambda n: by_node[n])
+    start = f"numactl --cpunodebind={node} --membind={node} at its start"
+    far = [n for n, size in sorted(by_node.items()) if size and n != node]
+    pid = re.match(r"\d+", rank)
+    if home is None or pid is None or not far:
+        return start
+    return f"{start}; what is there now: migratepages {pid[0]} {','.join(map(str, far))} {node}"
 
 
 @check(

@@ -21,6 +21,7 @@ from nodeagent.check.record import (
     some,
     warn,
 )
+from nodeagent.model.hostreport import Said
 from nodeagent.model.memreport import (
     BoundDevice,
     EalArguments,
@@ -207,7 +208,8 @@ def hugepages_changed(s: Seen) -> Iterator[Judged]:
 @check(
     "memory.dpdk",
     "each DPDK core has huge pages on its node",
-    means="FAIL when lcores run on a node without free huge pages, or when --socket-mem asks for "
+    means="FAIL when lcores run on a node without free huge pages; WARN when DPDK's log says that "
+    "a node has none and another node has some; FAIL when --socket-mem asks for "
     "more than a node (or the machine) has free.",
     why="DPDK allocates on the node of each lcore: with pages on node 0 only, a thread of node 1 "
     "fails or gets remote memory, whatever the totals in /proc/meminfo say.",
@@ -219,7 +221,8 @@ def dpdk(s: Seen) -> Iterator[Judged]:
     """Lcores and asked-for memory against free pages by node."""
     p = given(s)
     runs = p.of(EalArguments)
-    if not runs:
+    lines = [x for x in p.of(Said) if x.kind == "memory/eal-no-pages" and "node" in x.values]
+    if not runs and not lines:
         raise NotApplicable("no DPDK command line was pasted")
     pools = [x for x in p.of(HugePool) if x.later is not False]
     nodes = {n.id: n.cpus for n in s.cpu_nodes}
@@ -231,6 +234,22 @@ def dpdk(s: Seen) -> Iterator[Judged]:
     if not free and not pools:
         raise NotApplicable("no huge pages were pasted")
     bad = False
+    for line in lines:
+        node, size = int(line.values["node"]), int(line.values["kb"]) << 10
+        here = {x.node: x.values.get("free", x.values.get("nr", 0)) for x in pools
+                if x.node is not None and x.size_bytes == size}  # fmt: skip
+        if here.get(node) == 0 and any(here.values()):
+            bad = True
+            have = some(f"node {n}: {c}" for n, c in sorted(here.items()) if n is not None)
+            yield warn(
+                f"node {node}",
+                f"node {node} has none of the huge pages of {size >> 10} kB ({have} free): lcores "
+                "and ports there find no memory of their own node",
+                saw(line.source, line.line),
+                saw(f"sys/devices/system/node/node*/hugepages/hugepages-{size >> 10}kB", have),
+                remedy=f"echo {max(here.values())} > {line.values['pool']}/nr_hugepages  (at boot: "
+                f"hugepagesz={size >> 20}M hugepages={node}:{max(here.values())})",
+            )
     for run in runs:
         used = {n: cpus & run.lcores for n, cpus in nodes.items() if cpus & run.lcores}
         for node, cpus in used.items():

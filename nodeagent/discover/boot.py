@@ -6,6 +6,8 @@ kernel/sched/isolation.c.
 
 from __future__ import annotations
 
+import re
+
 from nodeagent.discover.root import Root
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
@@ -52,15 +54,19 @@ def _words(text: str) -> list[str]:
     return words
 
 
+_FLAG = re.compile(r"(?!all\b)[a-z_]+")
+
+
 def isolcpus(value: str, last: int) -> tuple[frozenset[str], CpuSet]:
     """Flags and CPUs of `isolcpus=`; `domain` is the flag when none is given. Raises ParseError."""
     flags = set()
     rest = value
     while True:
         head, comma, tail = rest.partition(",")
-        if not comma or head not in _ISOLCPUS_FLAGS:
+        if not comma or not _FLAG.fullmatch(head):
             break
-        flags.add(head)
+        # The kernel skips a flag that it does not know ("isolcpus: Skipped unknown flag").
+        flags |= {head} & {*_ISOLCPUS_FLAGS}
         rest = tail
     return frozenset(flags or {"domain"}), CpuSet.parse(rest, last=last)
 

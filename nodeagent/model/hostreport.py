@@ -85,6 +85,8 @@ class ThreadState(Report):
     psr: int | None = None
     run_ns: int | None = None
     wait_ns: int | None = None
+    busy_percent: float | None = None
+    """Of one CPU, as top, ps and pidstat print it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

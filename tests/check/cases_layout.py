@@ -49,7 +49,7 @@ FLAT = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-15\nGPU1\tPHB\t X \t0-15\n
 CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "cpu.l3-groups": [
         ("one for each node", P(x=lscpu_e(0, 0, 1, 1, nodes=True)), V.OK),
-        ("two in a node", P(x=lscpu_e(0, 0, 1, 1)), V.WARN),
+        ("two in a node", P(x=lscpu_e(0, 0, 1, 1)), V.INFO),
         ("beside a matrix", P(x=lscpu_e(0, 0, 1, 1), y=MATRIX), V.INFO),
         ("measured", P(x=lscpu_e(0, 0, 1, 1), y=MATRIX,
                        b="placement,tok_s\none,16.0\nsplit,12.0\n"), V.WARN),

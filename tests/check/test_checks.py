@@ -269,7 +269,7 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
             ("not seen", unreadable(Q, f"{CPU}/isolated"), V.UNKNOWN),
             ("damaged", with_texts(Q, {f"{CPU}/isolated": "\x00\x01"}), V.UNKNOWN),
             ("nothing asked", H, V.NA),
-            ("only managed_irq", with_cmdline(Q, "isolcpus=managed_irq,2-3"), V.NA),
+            ("only managed_irq", with_cmdline(Q, "isolcpus=managed_irq,2-3"), V.INFO),
         ],
         "isolation.nohz-full-in-force": [
             ("as asked", Q, V.OK),

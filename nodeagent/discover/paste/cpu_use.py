@@ -12,9 +12,8 @@ from nodeagent.model.latency import CpuUse, CpuUses
 from nodeagent.model.pasted import Report
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_DEEP = re.compile(r"(?:CPU%c|C)(?:[6-9]|10)(?:[A-Z]+)?%?")
-"""Columns of C6 and deeper: CPU%c6, C6%, C8%, C10%, C6P%."""
-_SHARE = re.compile(r"CPU%c\d+|C\d+\w*%")
+_DEEP = re.compile(r"CPU%c(?:[6-9]|10)|C(?:[6-9]|10)[A-Z]*%")
+"""Columns of C6 and deeper, in percent: CPU%c6, C6%, C8%, C10%, C6P%. C6 alone counts entries."""
 
 
 def read_turbostat(text: str, source: str) -> Iterator[Report]:

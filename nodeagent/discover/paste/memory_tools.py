@@ -47,6 +47,11 @@ _POOL = re.compile(
     r"[ \t]*$",
     re.M,
 )
+_POOL_NAME = re.compile(
+    r"(?:^|[-_/])(?:node(?P<node>\d+)[-_/])?(?:hugepages[-_/])?(?:(?:hugepages-)?(?P<kb>\d+)kB[-_/])?"
+    r"(?P<key>nr|free|resv|surplus)_hugepages$"
+)
+"""A file of one number, saved under the name of its pool."""
 _INFO = re.compile(
     r"^[ \t]*(?:Node (\d+)[ ,]+)?HugePages_(Total|Free|Rsvd|Surp):?\s+(\d+)[ \t]*$", re.M
 )
@@ -167,6 +172,12 @@ def _pools(text: str, name: str) -> list[HugePool]:
     for m in _POOL.finditer(text):
         at = (int(m["node"]) if m["node"] else None, int(m["kb"]) << 10 if m["kb"] else None)
         rows.setdefault(at, {})[m["key"].removesuffix("_hugepages")] = int(m["n"])
+    named = _POOL_NAME.search(stem_of(name)[0])
+    if not rows and named and text.strip().isdigit():
+        of = int(named["kb"]) << 10 if named["kb"] else None
+        rows[int(named["node"]) if named["node"] else None, of] = {
+            named["key"]: int(text.strip()[:12])
+        }
     page = _PAGE.search(text)
     size = int(page[1]) << 10 if page else None
     for m in _INFO.finditer(text):

@@ -246,5 +246,18 @@ def _known(line: str, target: str) -> tuple[str, dict[str, str]] | None:
     for kind, pattern in _PATTERNS:
         m = pattern.search(line)
         if m is not None:
-            return kind, {k.rstrip("2"): v for k, v in m.groupdict().items() if v is not None}
+            values = {k.rstrip("2"): v for k, v in m.groupdict().items() if v is not None}
+            return kind, values | (_pool(values) if kind == "memory/eal-no-pages" else {})
     return None
+
+
+def _pool(values: dict[str, str]) -> dict[str, str]:
+    """The pool of huge pages that a line of DPDK speaks of: its folder, a number to write."""
+    kb, node = values.get("kb", "2048"), values.get("node")
+    at = "kernel/mm" if node is None else f"devices/system/node/node{node}"
+    return {
+        "pool": f"/sys/{at}/hugepages/hugepages-{kb}kB",
+        "kb": kb,
+        "where": "" if node is None else f" on node {node}",
+        "pages": str(max(1, (2 << 20) // max(1, int(kb)))),
+    }

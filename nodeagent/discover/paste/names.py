@@ -37,15 +37,40 @@ _ROWS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(?:sys[-_])?cpu[-_]?(isolated|nohz_full|online|offline|possible|present)",
          rf"{_CPU}/\1"),
         (r"(isolated|nohz_full|online|offline|possible|present)", rf"{_CPU}/\1"),
-        (r"cpu(\d+)[-_/](thread_siblings_list|core_cpus_list|core_id|physical_package_id)",
+        (r"(?:sys[-_])?cpu(\d+)[-_/](?:topology[-_/])?(thread_siblings(?:_list)?|core_cpus(?:_list)?"
+         r"|core_id|physical_package_id|die_id|cluster_id|core_siblings(?:_list)?"
+         r"|package_cpus(?:_list)?)",
          rf"{_CPU}/cpu\1/topology/\2"),
-        (r"cpu(\d+)[-_/]scaling_governor", rf"{_CPU}/cpu\1/cpufreq/scaling_governor"),
-        (r"(?:smt[-_])(active|control)", rf"{_CPU}/smt/\1"),
+        (r"(?:sys[-_])?cpu(\d+)[-_/](?:cpufreq[-_/])?(scaling_(?:governor|driver|(?:cur|min|max)_freq"
+         r"|available_governors)|energy_performance_preference|base_frequency"
+         r"|cpuinfo_(?:min|max|cur)_freq)",
+         rf"{_CPU}/cpu\1/cpufreq/\2"),
+        (r"(scaling_governor|energy_performance_preference)", rf"{_CPU}/cpufreq/\1"),
+        (r"(?:sys[-_])?cpu(\d+)[-_/](?:cpuidle[-_/])?state[-_/]?(\d+)[-_/](disable|latency|name"
+         r"|usage)",
+         rf"{_CPU}/cpu\1/cpuidle/state\2/\3"),
+        (r"cpu(\d+)[-_/](?:power[-_/])?pm_qos_resume_latency_us",
+         rf"{_CPU}/cpu\1/power/pm_qos_resume_latency_us"),
+        (r"(?:sys[-_])?cpu(\d+)[-_/](?:cache[-_/])?index(\d)[-_/](shared_cpu_list|size|level|type)",
+         rf"{_CPU}/cpu\1/cache/index\2/\3"),
+        (r"cpu(\d+)[-_/]online", rf"{_CPU}/cpu\1/online"),
+        (r"(?:cpu[-_])?(?:intel_pstate[-_](status|no_turbo))", rf"{_CPU}/intel_pstate/\1"),
+        (r"(?:cpu[-_])?smt[-_](active|control)", rf"{_CPU}/smt/\1"),
+        (r"(?:cpuidle[-_])?(current_driver|current_governor(?:_ro)?)", rf"{_CPU}/cpuidle/\1"),
+        (r"([0-9a-fA-F]{4,8}[:_][0-9a-fA-F]{2}[:_][0-9a-fA-F]{2}\.[0-7])[-_/](numa_node|local_cpulist"
+         r"|local_cpus|current_link_(?:speed|width)|max_link_(?:speed|width)|irq|class|vendor)",
+         r"sys/bus/pci/devices/\1/\2"),
+        (r"(?:net[-_])?(?!cpu|node|irq|gpu|proc|sys)([a-z][a-z0-9]{2,14})[-_/](?:device[-_/])?"
+         r"(numa_node|local_cpulist)",
+         r"sys/class/net/\1/device/\2"),
         (r"(?:thp|transparent_hugepage)[-_](enabled|defrag|shmem_enabled)",
          r"sys/kernel/mm/transparent_hugepage/\1"),
-        (r"workqueue[-_]?cpumask", "sys/devices/virtual/workqueue/cpumask"),
-        (r"(?:current_)?clocksource", "sys/devices/system/clocksource/clocksource0/"
-         "current_clocksource"),
+        (r"(?:workqueue[-_/]?|wq[-_])?cpumask", "sys/devices/virtual/workqueue/cpumask"),
+        (r"(?:(?:clocksource0?[-_/])?current_)?clocksource", "sys/devices/system/clocksource/"
+         "clocksource0/current_clocksource"),
+        (r"(?:clocksource0?[-_/])?available_clocksource", "sys/devices/system/clocksource/"
+         "clocksource0/available_clocksource"),
+        (r"(?:cpu[-_]?)?dma[-_]latency(?:_us)?", "dev/cpu_dma_latency"),
         (r"(?:proc[-_])?(cmdline|meminfo|mounts|swaps|interrupts|cpuinfo|softirqs|version|stat"
          r"|vmstat|schedstat|buddyinfo|filesystems|modules|cgroups)", r"proc/\1"),
         (r"(?:uname(?:[-_]r)?|osrelease|kernel[-_](?:release|version))",

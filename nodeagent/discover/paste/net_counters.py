@@ -45,6 +45,13 @@ _UDP = re.compile(
 _TCPDUMP = re.compile(r"^[ \t]*(\d+) packets? (captured|received by filter|dropped by "
                       r"(?:kernel|interface))",
                       re.M)  # fmt: skip
+_XSK = re.compile(
+    r"^[ \t]*(rx dropped|rx invalid|tx invalid|rx queue full|fill ring empty|tx ring empty"
+    r"|rx_dropped|rx_invalid_descs|tx_invalid_descs|rx_ring_full|rx_fill_ring_empty_descs"
+    r"|tx_ring_empty_descs)(?:[ \t]*[:=][ \t]*|[ \t]+[\d,.]+[ \t]+)([\d,]+)[ \t]*$",
+    re.M,
+)
+"""struct xdp_statistics, as xdpsock prints it (rate, count) or a program by its field's names."""
 _RING_KEYS = ("inserted", "published", "read", "received", "messages", "packets", "lost", "dropped",
               "gaps", "gap", "missed", "overruns")  # fmt: skip
 
@@ -88,6 +95,9 @@ def read_counters(text: str, name: str) -> Part | None:
     capture = {what.replace(" ", "_"): int(n) for n, what in _TCPDUMP.findall(text)}
     if capture:
         rows.append(("capture", "tcpdump", capture))
+    sockets_xdp = {k: int(v.replace(",", "")) for k, v in _XSK.findall(text)}
+    if sockets_xdp.keys() - {"rx_dropped"}:
+        rows.append(("xsk", None, sockets_xdp))
     rows += _ring(text, name)
     if not rows:
         return None

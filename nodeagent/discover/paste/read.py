@@ -249,7 +249,7 @@ def _snapshot(
     return dataclasses.replace(
         snapshot,
         topology=topology,
-        irqs=snapshot.irqs or _irqs(files),
+        irqs=_all_irqs(snapshot.irqs, _irqs(files)) if root is None else snapshot.irqs,
         texts=texts,
         unread=tuple(u for u in snapshot.unread if u.reason not in _NOISE),
         live=False,
@@ -278,6 +278,20 @@ def _irqs(files: dict[str, str]) -> tuple[Irq, ...]:
             )
         )
     return tuple(found)
+
+
+def _all_irqs(table: tuple[Irq, ...], masks: tuple[Irq, ...]) -> tuple[Irq, ...]:
+    """The rows of a pasted /proc/interrupts, with the masks that were pasted beside them."""
+    by_number = {i.number: i for i in masks}
+    known = {i.number for i in table}
+    rows = [
+        dataclasses.replace(i, affinity=m.affinity, effective=m.effective, node=m.node)
+        if (m := by_number.get(i.number)) is not None
+        else i
+        for i in table
+    ]
+    return tuple(sorted([*rows, *(i for i in masks if i.number not in known)],
+                        key=lambda i: i.number))  # fmt: skip
 
 
 def _cpus(row: dict[str, str], name: str) -> CpuSet | None:

@@ -148,24 +148,43 @@ def _strace(text: str, name: str) -> list[Syscall]:
 
 
 def _table(text: str, name: str) -> list[ThreadState]:
-    """`ps -eLo pid,tid,psr,comm`, `top -H`: by the header's words."""
+    """`ps -eLo pid,tid,psr,comm`, `top -H`, `pidstat -t`: by the header's words."""
     lines = text.split("\n")
     for i, line in enumerate(lines[:200]):
         words = line.split()
-        column = next((w for w in ("PSR", "P", "CPUID") if w in words), None)
+        column: str | None = next((w for w in ("PSR", "P", "CPUID") if w in words), None)
+        if column is None and "CPU" in words and "%CPU" in words:
+            column = "CPU"  # pidstat
         ids = next((w for w in ("TID", "LWP", "SPID", "PID") if w in words), None)
         last = next((w for w in ("COMMAND", "CMD", "COMM", "Command") if w in words), None)
-        if column is None or ids is None or last is None or words[-1] != last:
+        if column is None or ids is None or last is None:
             continue
+        # The command may hold blanks: columns before it count from the left, others from the right.
+        at = words.index(last)
+        after = len(words) - at - 1
         found = []
         for row in lines[i + 1 : i + 1 + MAX_THREADS]:
-            cells = row.split(None, len(words) - 1)
+            cells = row.split(None, at)
+            if len(cells) != at + 1:
+                continue
+            ends = cells[at].rsplit(None, after) if after else [cells[at]]
+            cells = [*cells[:at], *ends]
             if len(cells) != len(words):
                 continue
-            at, psr = cells[words.index(ids)], cells[words.index(column)]
-            if at.isdigit() and psr.isdigit() and int(psr) < 1 << 16:
+            row_of = dict(zip(words, cells, strict=True))
+            pid, psr = row_of[ids], row_of[column]
+            if pid == "-" and ids == "TID":
+                pid = row_of.get("TGID", "")
+            busy = row_of.get("%CPU", "")
+            if pid.isdigit() and psr.isdigit() and int(psr) < 1 << 16:
                 found.append(
-                    ThreadState(source=name, pid=int(at), comm=cells[-1].strip()[:60], psr=int(psr))
+                    ThreadState(
+                        source=name,
+                        pid=int(pid),
+                        comm=row_of[last].strip()[:60],
+                        psr=int(psr),
+                        busy_percent=float(busy) if re.fullmatch(r"\d+(?:\.\d+)?", busy) else None,
+                    )
                 )
         return found
     return []

@@ -1,0 +1,141 @@
+"""What a few small files of a host's configuration add up to, in the words people act on."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.check.judge import judge
+from nodeagent.check.policy import Policy
+from nodeagent.discover.paste.part import Text
+from nodeagent.discover.paste.read import read_paste
+from nodeagent.model.finding import Finding, Verdict
+
+V = Verdict
+
+
+def answers(check_id: str, files: dict[str, str]) -> list[Finding]:
+    s = read_paste([Text(name=n, text=t) for n, t in files.items()]).snapshot
+    return [f for f in judge(s, Policy(), 0) if f.id == check_id]
+
+
+QUEUES = "           CPU0       CPU1\n" + "".join(
+    f" {40 + q}: {{a}} {{b}}  PCI-MSI 5242{q}-edge  ens3-TxRx-{q}\n" for q in range(4)
+)
+SIBLINGS = "0,8\n1,9\n2,10\n"
+GRANTS = '{{"policyName":"static","defaultCpuSet":"{pool}","entries":{{"u1":{{"a":"1"}},"u2":{{"b":"{b}"}}}},"checksum":7}}'  # noqa: E501
+SYS = "/sys/devices/system/node/node{n}/hugepages/hugepages-{kb}kB/free_hugepages: {f}\n"
+GIB = "".join(SYS.format(n=n, kb=1048576, f=f) for n, f in ((0, 6), (1, 0)))
+TOP = """\
+    PID USER      PR  NI S  %CPU     TIME+ COMMAND              P
+    811 svc       20   0 R  {a}   1:00.11 decode worker a      5
+    812 svc       20   0 R  51.0   1:00.11 decode worker b      {p}
+"""
+TURBO = "CPU\tAvg_MHz\tBusy%\tBzy_MHz\tTSC_MHz\tC6\tC6%\n-\t9\t1\t900\t900\t{n}\t{p}\n"
+TURBO += "4\t9\t1.0\t900\t900\t{n}\t{p}\n"
+XSK = "rx 0 0\nrx dropped         0              {d}\nfill ring empty    17        {e}\n"
+CASES: list[tuple[str, str, dict[str, str], Verdict, str]] = [
+    ("flags without domain", "isolation.in-force",
+     {"cmdline": "BOOT_IMAGE=/v isolcpus=managed_irq,2-5", "cpu-isolated": ""}, V.WARN, "domain"),
+    ("flags without domain, list not told", "isolation.in-force",
+     {"cmdline": "BOOT_IMAGE=/v isolcpus=managed_irq,2-5"}, V.INFO, "domain"),
+    ("tick only", "isolation.consistent",
+     {"cmdline": "BOOT_IMAGE=/v nohz_full=2-5", "cpu-isolated": ""}, V.WARN, "tick only"),
+    ("slip of the pen", "isolation.syntax",
+     {"cmdline": "BOOT_IMAGE=/v isolcpu=2-5 nohz_full=2-5"}, V.FAIL, "isolcpus= is meant"),
+    ("poll is no slip", "isolation.syntax",
+     {"cmdline": "BOOT_IMAGE=/v isolcpus=2-5 rcu_nocb_poll nohz=on"}, V.OK, "2-5"),
+    ("all isolated", "isolation.housekeeping",
+     {"cmdline": "BOOT_IMAGE=/v isolcpus=0-7", "cpu-possible": "0-7"}, V.FAIL, "every possible"),
+    ("default mask without command line", "isolation.default-affinity",
+     {"default_smp_affinity": "ff", "cpu-isolated": "6-7"}, V.WARN, "6-7"),
+    ("unbound work", "isolation.workqueue", {"cpumask": "ff", "cpu-isolated": "6-7"}, V.WARN, "6"),
+    ("mask inside", "irq.on-isolated",
+     {"proc-irq-9-smp_affinity": "c0", "cpu-isolated": "4-7"}, V.WARN, "1 device interrupt is"),
+    ("counts inside", "irq.on-isolated",
+     {"interrupts": QUEUES.format(a=5, b=90_000), "cpu-isolated": "1"}, V.WARN, "ens3-TxRx-0"),
+    ("counts outside", "irq.on-isolated",
+     {"interrupts": QUEUES.format(a=90_000, b=5), "cpu-isolated": "1"}, V.OK, "no device"),
+    ("masks beside the table", "irq.on-isolated",
+     {"interrupts": QUEUES.format(a=9_000, b=5), "proc-irq-41-smp_affinity": "2",
+      "cpu-isolated": "1"}, V.WARN, "ens3-TxRx-1"),
+    ("queues on one CPU", "irq.one-cpu",
+     {"interrupts": QUEUES.format(a=90_000, b=0)}, V.WARN, "all 4 queues of ens3"),
+    ("queues spread", "irq.one-cpu", {"interrupts": QUEUES.format(a=9_000, b=8_000)}, V.OK, "4"),
+    ("queues that never fired", "irq.one-cpu", {"interrupts": QUEUES.format(a=9, b=0)}, V.NA, ""),
+    ("groups of L3", "cpu.l3-groups",
+     {"e.txt": "CPU NODE SOCKET CORE L1d:L1i:L2:L3 ONLINE\n0 0 0 0 0:0:0:0 yes\n"
+               "1 0 0 1 1:1:1:1 yes\n"}, V.INFO, "2 L3 groups"),
+    ("slice not in force", "cgroup.unit",
+     {"user.slice": "[Slice]\nAllowedCPUs=0-1\n", "cpuset.cpus.effective": "0-7"}, V.WARN,
+     "not in force"),
+    ("slice in force", "cgroup.unit",
+     {"user.slice": "[Slice]\nAllowedCPUs=0-1\n", "cpuset.cpus.effective": "0-1"}, V.OK, ""),
+    ("no controller", "cgroup.unit",
+     {"user.slice": "[Slice]\nAllowedCPUs=0-1\n", "cgroup.subtree_control": "cpu memory"}, V.WARN,
+     "cpuset controller"),
+    ("systemd's mask lost", "cgroup.unit",
+     {"system.conf": "[Manager]\nCPUAffinity=0-1\n", "status": "Name:\tx\nPid:\t9\n"
+      "Cpus_allowed_list:\t0-7\n"}, V.WARN, "beyond CPUAffinity"),
+    ("CPUs gone", "cgroup.changed",
+     {"cpuset.cpus.before": "0-7", "cpuset.cpus.after": "0-3"}, V.WARN, "4-7 are gone"),
+    ("a core shared by two", "cgroup.exclusive-cpus",
+     {"cpu_manager_state": GRANTS.format(pool="0,2,8,10", b="9"), "thread_siblings_list": SIBLINGS},
+     V.WARN, "1,9 are one core"),
+    ("a core shared with the pool", "cgroup.exclusive-cpus",
+     {"cpu_manager_state": GRANTS.format(pool="0,8-9", b="2,10"), "thread_siblings_list": SIBLINGS},
+     V.WARN, "shared pool has CPU 9"),
+    ("pages by name", "memory.hugepages-per-node",
+     {"node0-nr_hugepages": "512", "node1-nr_hugepages": "0"}, V.WARN, "node 1 has no huge pages"),
+    ("pages on both", "memory.hugepages-per-node",
+     {"node0-nr_hugepages": "512", "node1-nr_hugepages": "512"}, V.OK, ""),
+    ("DPDK's node", "memory.dpdk",
+     {"eal.log": "EAL: No free 1048576 kB hugepages reported on node 1", "sysfs.txt": GIB}, V.WARN,
+     "node 0: 6, node 1: 0"),
+    ("DPDK's pool", "memory.log",
+     {"eal.log": "EAL: No free 1048576 kB hugepages reported on node 1"}, V.WARN, "1048576 kB on "
+     "node 1"),
+    ("busy threads on one CPU", "pinning.collapsed", {"top": TOP.format(a="49.0", p=5)}, V.WARN,
+     "decode worker b 812"),
+    ("busy threads apart", "pinning.collapsed", {"top": TOP.format(a="49.0", p=6)}, V.OK, ""),
+    ("an idle one beside it", "pinning.collapsed", {"top": TOP.format(a=" 0.3", p=5)}, V.OK, ""),
+    ("memory without a map", "pinning.remote-memory",
+     {"numastat": "Per-node process memory usage (in MBs) for PID 71 (py)\n     Node 0  Node 1  "
+      "Total\nPrivate 10.00 990.00 1000.00\nTotal 10.00 990.00 1000.00\n",
+      "taskset": "pid 71's current affinity list: 0-3"}, V.UNKNOWN, "process 71"),
+    ("share of sleep", "jitter.clock", {"turbostat": TURBO.format(n=700, p="61.00")}, V.WARN,
+     "61 % of the time"),
+    ("entries are no share", "jitter.clock", {"turbostat": TURBO.format(n=700, p="0.00")}, V.OK,
+     ""),
+    ("fill ring", "feed.loss", {"xsk": XSK.format(d=0, e="4,711")}, V.FAIL, "4711"),
+    ("fill ring full", "feed.loss", {"xsk": XSK.format(d=0, e="0")}, V.OK, ""),
+    ("no mbufs", "feed.loss",
+     {"xstats": "rx_good_packets: 1000\nrx_mbuf_allocation_errors: 50\n"}, V.FAIL, "50"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check_id", "files", "verdict", "words"), [pytest.param(*c[1:], id=c[0]) for c in CASES]
+)
+def test_small_files(check_id: str, files: dict[str, str], verdict: Verdict, words: str) -> None:
+    found = answers(check_id, files)
+    assert verdict in {f.verdict for f in found}, found
+    told = [f for f in found if f.verdict is verdict]
+    assert any(words in f.message for f in told), told
+    for f in told:
+        if verdict in (V.WARN, V.FAIL):
+            assert f.evidence and f.remedy, f
+
+
+def test_a_remedy_names_the_pool_and_the_cpus_that_are_known() -> None:
+    log = {"eal.log": "EAL: No free 1048576 kB hugepages reported on node 3"}
+    assert (
+        "/node3/hugepages/hugepages-1048576kB/nr_hugepages" in answers("memory.log", log)[0].remedy
+    )
+    irq = {"proc-irq-9-effective_affinity": "80", "cpu-isolated": "4-7"}
+    (f,) = answers("irq.on-isolated", irq)
+    assert f.remedy.startswith("echo 0-3 > /proc/irq/9/smp_affinity_list")
+    assert {e.path for e in f.evidence} == {
+        "/proc/irq/9/effective_affinity", "/sys/devices/system/cpu/isolated",
+    }  # fmt: skip
+    turbo = {"turbostat": TURBO.format(n=700, p="61.00")}
+    assert "cpupower -c 4 idle-set" in answers("jitter.clock", turbo)[0].remedy
