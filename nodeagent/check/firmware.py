@@ -21,6 +21,7 @@ from nodeagent.model.finding import Evidence
 
 DEVICES = "sys/bus/pci/devices"
 SMT_ACTIVE = "sys/devices/system/cpu/smt/active"
+SMT_CONTROL = "sys/devices/system/cpu/smt/control"
 
 
 @check(
@@ -70,8 +71,9 @@ def bridge_node(s: Seen) -> Iterator[Judged]:
 @check(
     "contradiction.l3",
     "no L3 cache spans two packages",
-    means="WARN when sysfs lets PUs of several packages share one L3 cache, INFO in a virtual "
-    "machine, whose caches are what the hypervisor made up.",
+    means="WARN when sysfs lets PUs of several packages share one L3 cache; INFO in a virtual "
+    "machine or where each PU is a package of its own, whose caches are what the hypervisor made "
+    "up, and on ARM without DMI, whose packages may be the clusters of a device tree.",
     why="Planners keep threads that share data inside one L3 group; a group that does not exist "
     "puts them on two sockets.",
     prove="grep . /sys/devices/system/cpu/cpu*/cache/index3/shared_cpu_list; lscpu -e",
@@ -98,8 +100,17 @@ def l3(s: Seen) -> Iterator[Judged]:
     cpus, spanned = wrong[0]
     sentence = f"CPUs {cpus} share one L3 cache, but are in packages {some(spanned)}"
     path = f"sys/devices/system/cpu/cpu{min(cpus.ids)}/cache/index3/shared_cpu_list"
-    if s.snapshot.host.virtual:
-        yield info(f"cpu {cpus}", sentence, saw(path, str(cpus)), remedy=ASK_OPERATOR)
+    single = len(packages) > 2 and all(len(p.cpus) == 1 for p in packages)
+    if s.snapshot.host.virtual or single:
+        why = ": each PU is a socket, as hypervisors make them up" if single else ""
+        yield info(f"cpu {cpus}", sentence + why, saw(path, str(cpus)), remedy=ASK_OPERATOR)
+    elif _by_device_tree(s):
+        yield info(
+            f"cpu {cpus}",
+            f"{sentence}: before Linux 5.19 the clusters of a device tree were called packages",
+            saw(path, str(cpus)),
+            remedy="lscpu -e=CPU,CORE,SOCKET,CACHE  (plan by the L3 column)",
+        )
     else:
         yield warn(
             f"cpu {cpus}",
@@ -109,11 +120,18 @@ def l3(s: Seen) -> Iterator[Judged]:
         )
 
 
+def _by_device_tree(s: Seen) -> bool:
+    """Whether the CPUs are of a kind that a device tree may describe."""
+    vendor = s.snapshot.host.cpu_vendor or ""
+    return vendor.startswith("0x") and not s.snapshot.texts.get("sys/class/dmi/id/sys_vendor")
+
+
 @check(
     "contradiction.smt",
     "the SMT state and the siblings agree",
     means="WARN when smt/active says 1 and no core has two threads online, or 0 and a core has "
-    "two; INFO in a virtual machine.",
+    "two; INFO in a virtual machine. Not where smt/control says notimplemented: active is then "
+    "always 0.",
     why="A planner that believes the wrong one puts two workers on one core or leaves half of the "
     "machine idle.",
     prove="cat /sys/devices/system/cpu/smt/active; grep . "
@@ -125,6 +143,8 @@ def l3(s: Seen) -> Iterator[Judged]:
 def smt(s: Seen) -> Iterator[Judged]:
     """One file against the sibling lists."""
     active = s.word(SMT_ACTIVE, absent="this kernel does not tell the SMT state")
+    if s.snapshot.texts.get(SMT_CONTROL) == "notimplemented":
+        raise NotApplicable("this architecture's kernel does not tell the SMT state")
     s.whole("sys/devices/system/cpu/cpu", leaf="thread_siblings")
     s.whole("sys/devices/system/cpu/cpu", leaf="core_cpus")
     cores = s.snapshot.topology.cores

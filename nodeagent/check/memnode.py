@@ -241,6 +241,8 @@ def interleaved(s: Seen) -> Iterator[Judged]:
     """Sockets against nodes."""
     if s.snapshot.host.virtual:
         raise NotApplicable("a virtual machine; contradiction.vnuma judges it")
+    if (s.snapshot.host.cpu_vendor or "").startswith("IBM/S390"):
+        raise NotApplicable("s390 has no NUMA nodes of its own")
     s.nodes()
     sockets = len(s.packages())
     if sockets < 2 or not s.cpu_nodes:
@@ -270,8 +272,11 @@ def interleaved(s: Seen) -> Iterator[Judged]:
             *evidence,
             remedy="set Node Interleaving = Disabled (AMD: NPS1) in the BIOS",
         )
+    elif sockets > 2 and all(len(p.cpus) == 1 for p in s.packages()):
+        what = "each PU is a socket, as hypervisors make them up"
+        yield info("numa", f"{sentence}: {what}", *evidence)
     else:
-        yield info("numa", f"{sentence}: interleaved by the BIOS, or one memory bus", *evidence)
+        yield info("numa", f"{sentence}: interleaved by the firmware, or one memory bus", *evidence)
 
 
 @check(

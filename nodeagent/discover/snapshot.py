@@ -77,7 +77,7 @@ def read_snapshot(
     )
     return Snapshot(
         topology=topology,
-        host=_host(texts, first),
+        host=_host(root, texts, first, functions),
         boot_args=args,
         irqs=irqs,
         nics=nics,
@@ -140,13 +140,15 @@ def _amd_gpus(root: Root, functions: tuple[PciFunction, ...], first: int) -> tup
     return tuple(found)
 
 
-def _host(texts: dict[str, str], first: dict[str, str]) -> Host:
+def _host(
+    root: Root, texts: dict[str, str], first: dict[str, str], functions: tuple[PciFunction, ...]
+) -> Host:
     version = texts.get("proc/version", "").split()
     return Host(
         hostname=texts.get("proc/sys/kernel/hostname"),
         boot_id=texts.get("proc/sys/kernel/random/boot_id"),
         kernel=texts.get("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
-        virtual=_virtual(texts, first),
+        virtual=_virtual(texts, first) or _partition(root, first) or _emulated(functions),
         cpu_vendor=first.get("vendor_id") or first.get("CPU implementer"),
         cpu_model=first.get("model name") or first.get("cpu"),
     )
@@ -185,3 +187,44 @@ def _virtual(texts: dict[str, str], cpuinfo: dict[str, str]) -> str | None:
         if text in dmi and (flagged or "flags" not in cpuinfo):
             return name
     return "unknown" if flagged else None
+
+
+def _partition(root: Root, cpuinfo: dict[str, str]) -> str | None:
+    """The hypervisor of POWER and s390, whose CPUs have no flag for it; a whole LPAR of s390 is
+    taken for a machine, as there is none without.
+
+    Source: arch/powerpc/platforms/pseries (platform pSeries runs below a hypervisor only);
+    z/Architecture Principles of Operation, STORE CPU ID (version FF: under a control program).
+    """
+    if cpuinfo.get("vendor_id", "").startswith("IBM/S390"):
+        first = next((v for k, v in cpuinfo.items() if k.startswith("processor ")), "")
+        return "unknown" if first.startswith("version = FF") else None
+    if not cpuinfo.get("cpu", "").startswith("POWER"):
+        return None
+    # The machine's own lines follow those of all CPUs.
+    last = {
+        key.strip(): value.strip()
+        for key, _, value in (x.partition(":") for x in root.lines("proc/cpuinfo", 1 << 20))
+        if key.strip() in ("platform", "machine")
+    }
+    if last.get("platform") != "pSeries":
+        return None
+    return "kvm" if "emulated by qemu" in last.get("machine", "") else "powervm"
+
+
+_EMULATED = {
+    ("80ee", "beef"): "oracle", ("80ee", "cafe"): "oracle",
+    ("15ad", "0405"): "vmware", ("15ad", "0740"): "vmware",
+    ("1414", "5353"): "microsoft", ("5853", "0001"): "xen",
+    ("1234", "1111"): "qemu", ("1b36", "0008"): "qemu", ("1b36", "000c"): "qemu",
+}  # fmt: skip
+"""Devices that no board carries: display, message and bridge chips of hypervisors. virtio is not
+among them, since cards (DPUs) show virtio devices to real machines."""
+
+
+def _emulated(functions: tuple[PciFunction, ...]) -> str | None:
+    """The hypervisor whose made-up chips are on the PCI bus."""
+    return next(
+        (name for p in functions if (name := _EMULATED.get((p.vendor or "", p.device or "")))),
+        None,
+    )

@@ -45,6 +45,8 @@ RT = "proc/sys/kernel/sched_rt_runtime_us"
 RT_PERIOD = "proc/sys/kernel/sched_rt_period_us"
 BANNED = "etc/default/irqbalance"
 SMT = f"{CPU}/smt/active"
+CONTROL = f"{CPU}/smt/control"
+DMI = "sys/class/dmi/id/sys_vendor"
 GROUPS = "proc/sys/net/ipv4/igmp_max_memberships"
 RP_FILTER = "proc/sys/net/ipv4/conf/all/rp_filter"
 RMEM = "proc/sys/net/core/rmem_max"
@@ -105,8 +107,16 @@ def guest(s: Snapshot) -> Snapshot:
     return dataclasses.replace(s, host=dataclasses.replace(s.host, virtual="kvm"))
 
 
-def of_vendor(s: Snapshot) -> Snapshot:
-    return dataclasses.replace(s, host=dataclasses.replace(s.host, cpu_vendor="GenuineIntel"))
+def maker(s: Snapshot, vendor: str) -> Snapshot:
+    return dataclasses.replace(s, host=dataclasses.replace(s.host, cpu_vendor=vendor))
+
+
+def single(s: Snapshot) -> Snapshot:
+    """Each PU is a package, as a guest without a topology shows it."""
+    first = s.topology.packages[0]
+    return topo(s, packages=tuple(
+        dataclasses.replace(first, id=c, cpus=CpuSet.of((c,))) for c in range(16)
+    ))  # fmt: skip
 
 
 def one_node(s: Snapshot) -> Snapshot:
@@ -287,12 +297,17 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("inside", H, V.OK),
         ("across", one_l3(H), V.WARN),
         ("across, in a guest", one_l3(guest(H)), V.INFO),
+        ("across sockets of one PU", single(one_l3(H)), V.INFO),
+        ("clusters of a device tree", one_l3(maker(H, "0x41")), V.INFO),
+        ("ARM with DMI", with_texts(one_l3(maker(H, "0x41")), {DMI: "Giga"}), V.WARN),
         ("no caches", topo(H, caches=()), V.NA),
     ],
     "contradiction.smt": [
         ("agree", with_texts(H, {SMT: "1"}), V.OK),
         ("off, and pairs", with_texts(H, {SMT: "0"}), V.WARN),
         ("in a guest", with_texts(guest(H), {SMT: "0"}), V.INFO),
+        ("not told by this architecture",
+         with_texts(H, {SMT: "0", CONTROL: "notimplemented"}), V.NA),
         ("not seen", unreadable(H, SMT), V.UNKNOWN),
         ("no such file", H, V.NA),
     ],
@@ -410,12 +425,15 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("numa=off", with_cmdline(one_node(H), "numa=off"), V.WARN),
         ("interleaved, GPUs", one_node(H), V.WARN),
         ("one bus", one_node(quiet_machine(H)), V.INFO),
+        ("sockets of one PU", single(one_node(quiet_machine(H))), V.INFO),
+        ("s390", one_node(maker(H, "IBM/S390")), V.NA),
         ("not seen", no_nodes(), V.UNKNOWN),
         ("in a guest", one_node(guest(H)), V.NA),
     ],
     "numa.uneven": [
         ("a boot's difference", with_node(H, 1, memory_bytes=253 * GIB), V.OK),
-        ("one of sixteen DIMMs", of_vendor(with_node(H, 1, memory_bytes=239 * GIB)), V.WARN),
+        ("one of sixteen DIMMs",
+         maker(with_node(H, 1, memory_bytes=239 * GIB), "GenuineIntel"), V.WARN),
         ("a partition's share", with_node(H, 1, memory_bytes=239 * GIB), V.INFO),
         ("half", with_node(H, 1, memory_bytes=100 * GIB), V.WARN),
         ("in a guest", guest(with_node(H, 1, memory_bytes=100 * GIB)), V.INFO),

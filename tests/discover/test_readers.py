@@ -342,3 +342,39 @@ def test_hypervisors(dmi: tuple[str, str], flags: str, virtual: str | None) -> N
         }
     )
     assert read_snapshot(root).host.virtual == virtual
+
+
+ROWS = "processor\t: 0\ncpu\t\t: POWER9 (raw)\nrevision\t: 2.2\n\nprocessor\t: 1\n\n"
+Z = "vendor_id       : IBM/S390\nprocessor 0: version = {},  identification = 29AA14\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "virtual"),
+    [
+        (ROWS + "platform\t: pSeries\nmachine\t\t: CHRP IBM,9009-22A\n", "powervm"),
+        (ROWS + "platform\t: pSeries\nmachine\t\t: CHRP IBM pSeries (emulated by qemu)\n", "kvm"),
+        (ROWS + "platform\t: PowerNV\nmachine\t\t: PowerNV 8335-GTW\n", None),
+        (Z.format("FF"), "unknown"),
+        (Z.format("00"), None),
+    ],
+)
+def test_hypervisors_of_other_architectures(cpuinfo: str, virtual: str | None) -> None:
+    assert read_snapshot(root_of({"proc/cpuinfo": cpuinfo})).host.virtual == virtual
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "virtual"),
+    [("0x80ee", "0xbeef", "oracle"), ("0x1b36", "0x000c", "qemu"), ("0x1af4", "0x1041", None)],
+)
+def test_hypervisors_by_their_chips(vendor: str, device: str, virtual: str | None) -> None:
+    at = "sys/devices/pci0000:00/0000:00:02.0"
+    root = root_of(
+        {
+            "sys/bus/pci/devices/0000:00:02.0": Link("../../../devices/pci0000:00/0000:00:02.0"),
+            f"{at}/class": "0x030000",
+            f"{at}/vendor": vendor,
+            f"{at}/device": device,
+            "proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu\n",
+        }
+    )
+    assert read_snapshot(root).host.virtual == virtual

@@ -16,8 +16,8 @@ NODE = "sys/devices/system/node"
 CPU = "sys/devices/system/cpu"
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9 ()/\-]*")
 _LISTED = re.compile(r"NUMA node\d+ CPU\(s\)|O(?:n|ff)-line CPU\(s\) list")
-_CUT = re.compile(r"[\d,-]*[,-]")
-_REST = re.compile(r"\s*[\d,-]+\s*")
+_CUT = re.compile(r"[\d,:-]*[,:-]")
+_REST = re.compile(r"\s*[\d,:-]+\s*")
 _NODE_CPUS = re.compile(r"NUMA node(\d+) CPU\(s\)")
 _NUMBERS = {
     "CPU(s)": "cpus",

@@ -79,13 +79,18 @@ def _blank_lines(text: str) -> str:
     return "\n".join(kept)
 
 
+_STRIDE = re.compile(r"(-\d+):(\d+)(?![\d/])")
+
+
 def cpulist(text: str) -> CpuSet | None:
-    """A CPU list in the kernel's or nvidia-smi's form (`0-0,2-2`), None for blank or N/A. Raises
-    ParseError."""
+    """A CPU list in the kernel's, nvidia-smi's (`0-0,2-2`) or util-linux' form (`0-62:2`, every
+    second CPU), None for blank or N/A. Raises ParseError.
+
+    Source: util-linux lib/cpuset.c cpulist_create()."""
     text = text.strip()
     if not text or text.upper() in ("N/A", "NONE", "-"):
         return None
-    return CpuSet.parse(text)
+    return CpuSet.parse(_STRIDE.sub(r"\1:1/\2", text))
 
 
 def cpulist_or_none(text: str) -> CpuSet | None:

@@ -36,6 +36,7 @@ from nodeagent.discover.paste.slurm import read_slurm
 from nodeagent.discover.paste.smi_links import read_peers, read_smi_list
 from nodeagent.discover.paste.smi_q import read_smi_q
 from nodeagent.discover.paste.smi_table import read_smi_table
+from nodeagent.discover.paste.smi_xml import read_smi_xml
 from nodeagent.discover.paste.topology_tools import (
     read_cpuinfo,
     read_dmidecode,
@@ -152,6 +153,13 @@ def _parts(text: Text) -> Iterator[Part]:
     nccl = read_nccl(tidied)
     if nccl is not None:
         yield nccl
+        return
+    smi = read_smi_xml(clean(text.text), text.name)
+    if smi is not None and smi.refused:
+        # Quotation marks and fences are in the way of XML; entities are not to be undone first.
+        smi = read_smi_xml(tidied, text.name)
+    if smi is not None:
+        yield smi
         return
     is_log = _LOG_NAME.search(text.name.rpartition("/")[2]) is not None
     log = read_log(tidied, text.name, is_log=is_log)

@@ -46,12 +46,12 @@ def read_smi_q(text: str, name: str) -> Part | None:
         return None
     first = text[piece.start() :].split("\n", 1)[0].strip() if piece else None
     reports: list[Report] = []
-    gpus: list[_Gpu] = []
+    gpus: list[GpuLog] = []
     started = False
     for line_number, line in enumerate(text.split("\n"), 1):
         if m := _GPU.match(line):
             if len(gpus) < MAX_GPUS:
-                gpus.append(_Gpu(m[1], line_number))
+                gpus.append(GpuLog(m[1], line_number))
             started = True
             continue
         if first is not None and line.strip() == first and len(gpus) < MAX_GPUS:
@@ -85,7 +85,7 @@ def read_smi_q(text: str, name: str) -> Part | None:
     return Part(kind="nvidia-smi -q", reports=tuple(reports + list(states)))
 
 
-class _Gpu:
+class GpuLog:
     """The values of one GPU: (heading, inner heading, key) -> value, in lower case."""
 
     def __init__(self, bdf: str, line: int) -> None:

@@ -80,6 +80,9 @@ def test_lscpu() -> None:
         },
         "numa_nodes": [{"id": 0, "cpus": "0-3,9-11"}, {"id": 1, "cpus": ""}],
     }  # fmt: skip
+    stride = read_lscpu(LSCPU.replace("0,1,2,3,9-11", "0-6:2,9-15:3,20"))
+    assert stride is not None and not stride.unclear
+    assert "0,2,4,6,9,12,15,20" in [n["cpus"] for n in stride.facts["numa_nodes"]]  # type: ignore[attr-defined]
     assert read_lscpu("Model name: something\nVendor ID: other\n") is None
     open_ = read_lscpu(LSCPU.replace("0,1,2,3,9-11", "0,1,banana"))
     assert open_ is not None
