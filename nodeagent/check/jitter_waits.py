@@ -311,6 +311,8 @@ def told_by_log(s: Seen) -> Iterator[Judged]:
     if s.snapshot.events is None:
         s.whole("derived/kernel_log")
         raise NotApplicable("no kernel log was read")
+    if not s.snapshot.events and s.snapshot.texts.get("log/kernel-lines", "1") == "0":
+        raise NotApplicable("no line of this log is the kernel's")
     found: dict[str, list[KernelEvent]] = {}
     for e in s.snapshot.events:
         if e.kind in ("workqueue_hog", "nmi_long"):

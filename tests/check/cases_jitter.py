@@ -319,6 +319,7 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("a long NMI", P({"dmesg.txt": "[ 1.0] INFO: NMI handler (perf_event_nmi_handler) took too "
                                        "long to run: 5.1 msecs\n"}), V.WARN),
         ("nothing", P({"dmesg.txt": "[ 1.0] random: crng init done\n"}), V.OK),
+        ("not the kernel's", P({"app.log": "INFO 1 api.py:9] ready\n"}), V.NA),
         ("no log", P(ISOLATED), V.NA),
     ],
     "jitter.tick": [
