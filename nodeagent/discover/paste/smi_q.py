@@ -56,7 +56,7 @@ def read_smi_q(text: str, name: str) -> Part | None:
             continue
         if first is not None and line.strip() == first and len(gpus) < MAX_GPUS:
             # Each GPU has the heading once, in nvidia-smi's own order.
-            gpus.append(_Gpu("", line_number))
+            gpus.append(GpuLog("", line_number))
             started = True
         if first is not None and line.strip() == "--":
             continue
