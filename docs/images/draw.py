@@ -17,9 +17,10 @@ import sys
 
 from rich.console import Console
 
-from nodeagent.cli.standalone.job import Job, Options
+from nodeagent.cli.standalone.job import Job
 from nodeagent.cli.standalone.screen import render
 from nodeagent.cli.standalone.view import View
+from nodeagent.cli.standalone.watch import Options, Watch
 from nodeagent.cli.standalone.workplace import Workplace
 from nodeagent.errors import NodeagentError
 
@@ -78,7 +79,7 @@ def last_view() -> View:
         period_s=2.0,
     )
     try:
-        Job(options=options, work=Workplace.default(), show=keep).run()
+        Job(Watch(options=options, work=Workplace.default(), show=keep)).run()
     except NodeagentError as error:
         sys.exit(f"error: {error}\nremedy: {error.remedy}")
     if not seen:

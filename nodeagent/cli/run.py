@@ -15,8 +15,9 @@ import click
 from nodeagent.cli.host import open_root
 from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import console, emit_json, note
-from nodeagent.cli.standalone.job import Job, Options
+from nodeagent.cli.standalone.job import Job
 from nodeagent.cli.standalone.view import View
+from nodeagent.cli.standalone.watch import Options, Watch
 from nodeagent.cli.standalone.workplace import RUN_DIR, STATE_DIR, Workplace
 from nodeagent.errors import UsageError
 
@@ -141,7 +142,7 @@ def run(
         # A path that is none is wrong usage: said now, not by a daemon that does not come up.
         open_root(recorded).close()
         recorded = str(pathlib.Path(recorded).absolute())
-    job: Job | None = None
+    watch: Watch | None = None
     try:
         with screen(shape) as shown:
             options = Options(
@@ -153,11 +154,11 @@ def run(
                 live=shown.live,
                 period_s=shown.period_s,
             )
-            job = Job(options=options, work=Workplace.default(), show=shown.show)
-            result = job.run()
+            watch = Watch(options=options, work=Workplace.default(), show=shown.show)
+            result = Job(watch).run()
     finally:
         # While the screen was there, there was no place for them.
-        for sentence in job.notes if job is not None and job.options.live else ():
+        for sentence in watch.notes if watch is not None and watch.options.live else ():
             note(f"note: {sentence}")
     if shape == "json":
         emit_json("run", result)
@@ -166,7 +167,7 @@ def run(
 
         # In a file a line stays a line, so that it can be searched for.
         piped = not sys.stdout.isatty()
-        console().print(report(result, job.status), soft_wrap=piped)
+        console().print(report(result, watch.status), soft_wrap=piped)
     undo = result["undo"]
     assert isinstance(undo, dict)
     return 0 if undo["verified"] else 2
