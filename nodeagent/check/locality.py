@@ -18,7 +18,7 @@ from nodeagent.check.record import (
     warn,
 )
 from nodeagent.model.finding import Evidence
-from nodeagent.model.pci import MELLANOX, PciFunction
+from nodeagent.model.pci import AMD, MELLANOX, PciFunction
 from nodeagent.model.topology import Path
 
 ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -208,6 +208,14 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
         raise NotApplicable("nobody tells how far GPUs and NICs are apart")
 
 
+def _visible(s: Seen) -> str:
+    """The variable that chooses GPUs: AMD's where GPUs of AMD are, and none of another maker."""
+    makers = {p.vendor for p in s.snapshot.topology.gpus if p.computes}
+    pasted = s.snapshot.pasted
+    amd = makers == {AMD} or (not makers and pasted is not None and "rocm" in pasted.kinds)
+    return "HIP_VISIBLE_DEVICES" if amd else "CUDA_VISIBLE_DEVICES"
+
+
 @check(
     "locality.gpu-peers",
     "GPUs form even groups",
@@ -217,7 +225,8 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
     why="A tensor-parallel group that spans sockets runs at the pace of its farthest member, and "
     "one rank is always last.",
     prove="nvidia-smi topo -m; rocm-smi --showtopo",
-    mend="Choose groups inside one node (CUDA_VISIBLE_DEVICES), or move a card.",
+    mend="Choose groups inside one node (CUDA_VISIBLE_DEVICES, for AMD HIP_VISIBLE_DEVICES), or "
+    "move a card.",
     source="nvidia-smi topo -h; NCCL user guide, NCCL_P2P_LEVEL",
 )
 def gpu_peers(s: Seen) -> Iterator[Judged]:
@@ -245,7 +254,7 @@ def gpu_peers(s: Seen) -> Iterator[Judged]:
             f"gpu {some(n.gpus, 16)}",
             f"GPUs are spread unevenly over the nodes and have no direct link: {text}",
             Evidence(path=n.source, text=f"{a} to {b}: {n.path(a, b)}"),
-            remedy="export CUDA_VISIBLE_DEVICES="
+            remedy=f"export {_visible(s)}="
             + ",".join(str(n.gpus.index(g)) for g in max(groups.values(), key=len))
             + "  (a group inside one node), or move a card",
         )

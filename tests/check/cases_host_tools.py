@@ -94,6 +94,8 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
                    "permission denied"), V.FAIL),
         ("key", P("x.service:7: Unknown key name 'AllowedCPUS' in section 'Service', ignoring."),
          V.WARN),
+        ("a key of no concern",
+         P("x.service:7: Unknown key name 'RestartSteps' in section 'Service', ignoring."), V.NA),
         ("nothing", N, V.NA),
     ],
     "pinning.log": [

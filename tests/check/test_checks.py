@@ -950,3 +950,14 @@ def test_a_read_that_fails_never_makes_a_machine_ok(s: Snapshot, data: st.DataOb
     for f in after:
         if before[f.id] in (V.WARN, V.FAIL, V.UNKNOWN):
             assert f.verdict is not V.OK, f
+
+
+@pytest.mark.parametrize(("maker", "word"), [("1002", "HIP"), ("10de", "CUDA")])
+def test_the_group_is_chosen_in_the_makers_words(maker: str, word: str) -> None:
+    three = ((GPU0, 0), ("0000:21:00.0", 1), ("0000:22:00.0", 1))
+    s = topo(H, pci=tuple(function(b, "0302", maker, n) for b, n in three), relations=())
+    s = dataclasses.replace(s, gpus=())
+    (found,) = answers("locality.gpu-peers", s)
+    assert found.verdict is V.WARN
+    assert found.remedy is not None
+    assert found.remedy.startswith(f"export {word}_VISIBLE_DEVICES=1,2 ")

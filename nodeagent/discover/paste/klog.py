@@ -34,8 +34,10 @@ _PREFIX = re.compile(
 )
 _STAMPED = re.compile(
     r"\s*(?:<\d+>)?\[\s*\d+\.\d+\]|\s*\[[A-Z][a-z]{2} [A-Z][a-z]{2} |.*\bkernel: "
+    r"|\d{1,3},\d{1,20},\d{1,20},[-c+][^;]{0,80};|kern {1,4}:[a-z]{3,6} {0,3}: "
 )
-"""Lines of the kernel: dmesg's stamps, or journal lines by `kernel:`."""
+"""Lines of the kernel: dmesg's stamps and `dmesg --decode`, records of /dev/kmsg, or journal lines
+by `kernel:`."""
 
 TOPICS: tuple[Topic, ...] = (
     klog_kernel.PANIC,

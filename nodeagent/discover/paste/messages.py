@@ -43,7 +43,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("cgroup/kubelet-admit", r"(?:TopologyAffinityError|Resources cannot be allocated with Topology"
                              r" locality|SMTAlignmentError|not enough cpus available to satisfy "
                              r"request|UnexpectedAdmissionError)"),
-    ("cgroup/unknown-key", r"Unknown (?:key name|lvalue|key) '(?P<key>[^']+)' in section "
+    ("cgroup/unknown-key", r"Unknown (?:key name|lvalue|key) '"
+                           r"(?P<key>(?:CPU|NUMA|Memory|Allowed|Startup|Delegate|Slice|Limit|IO"
+                           r"|IRQ|Block|Tasks|Device|Managed|OOM|Nice)\w*)' in section "
                            r"'(?P<section>[^']+)'"),
     ("cgroup/spawn", r"Failed at step (?P<step>CPUAFFINITY|NUMA_POLICY|CGROUP|SETSCHEDULER|LIMITS)"
                      r" spawning (?P<what>\S+): (?P<error>.*)"),

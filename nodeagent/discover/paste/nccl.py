@@ -17,11 +17,18 @@ from nodeagent.model.topology import PeerLink, Relation
 
 NODE = "sys/devices/system/node"
 MAX_DEPTH = 64
+_GRAPH = re.compile(r"<graphs\b[^>]{0,200}>\s*<graph\b")
 _SPEED = re.compile(r"\s*(\d+(?:\.\d+)?)\s*GT/s")
 
 
 def read_nccl(text: str) -> Part | None:
     """The topology in a text; None when it is no NCCL XML."""
+    if _GRAPH.search(text[:20_000]):
+        return Part(
+            kind="nccl",
+            refused="this is NCCL's graph file (NCCL_GRAPH_DUMP_FILE), which holds rings and no "
+            "machine: expected the file of NCCL_TOPO_DUMP_FILE",
+        )
     if "<system" not in text[:20_000] or ("<cpu" not in text and "<pci" not in text):
         return None
     # Entities have no place here, and expanding them is how XML eats memory.

@@ -84,7 +84,7 @@ def read_smi_xml(text: str, name: str) -> Part | None:
         found = GpuLog(gpu.get("id") or "", lines[index])
         _walk(found, gpu, ("", "", ""), lines[index], 0)
         _processes(found, gpu.find("processes"))
-        state = found.state(name, index, alone=len(gpus) == 1)
+        state = found.state(name, index, alone=len(gpus) == 1, piece=False)
         if state is not None:
             reports.append(state)
     return Part(kind="nvidia-smi -q", reports=tuple(reports)) if gpus else None

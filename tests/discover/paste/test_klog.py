@@ -364,3 +364,17 @@ def test_a_log_by_its_stamps_alone_is_one() -> None:
     assert part is not None
     assert part.events == ()
     assert read_log("nothing\nhere\n", "x.txt", is_log=False) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[    1.000000] VFS: ready",
+        "6,339,5140900,-;VFS: ready",
+        "kern  :info  : 2026-01-21T04:41:44,285060+00:00 VFS: ready",
+        "Jan 21 04:41:44 n1 kernel: VFS: ready",
+    ],
+)
+def test_every_form_of_a_kernel_line_is_one(line: str) -> None:
+    part = read_log(line, "a.txt", is_log=False)
+    assert part is not None and part.texts["log/kernel-lines"] == "1"

@@ -330,3 +330,10 @@ def test_no_paste_breaks_a_reader(pieces: list[tuple[str, str, int]]) -> None:
         for i, (piece, noise, cut) in enumerate(pieces)
     ]
     judge(read_paste(texts).snapshot, Policy(), 0)
+
+
+def test_a_graph_of_nccl_is_no_machine() -> None:
+    found = paste(graph='<graphs version="1">\n  <graph id="0" pattern="4" nchannels="2">\n')
+    assert found.snapshot.pasted is not None
+    assert "NCCL_TOPO_DUMP_FILE" in found.snapshot.pasted.refused[0]
+    assert not found.snapshot.topology.pci
