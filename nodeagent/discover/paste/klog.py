@@ -14,8 +14,9 @@ from nodeagent.model.kernel_event import KernelEvent
 
 MAX_EVENTS = 100_000
 """More lines than this are counted, not kept."""
-MAX_LINE = 8192
-"""Characters of a line that are looked at; the kernel's own end at about 1,000."""
+MAX_LINE = 4096
+"""Characters of a line that are looked at; the kernel's own end at about 1,000. Some rules take
+time by the square of it, on lines made for that."""
 
 # Begins where a word does: from the middle of one it would be tried again and again.
 _DEVICE = re.compile(

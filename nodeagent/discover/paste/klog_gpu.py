@@ -66,13 +66,14 @@ NVIDIA = Topic(
         benign(r"SXid \("),
         rule(
             "gpu_off_bus",
-            rf"NVRM: (?!Xid)(?:(?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<bdf>{BDF}))?"
+            r"\A(?=.*(?:fallen off|lost)).*?NVRM: (?!Xid)"
+            rf"(?:(?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<bdf>{BDF}))?"
             r".*(?:fallen off the bus|GPU (?:is|has been) lost\b)",
             bdf="bdf",
         ),
         rule(
             "nvrm_reset_required",
-            rf"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<bdf>{BDF}))?.*"
+            rf"\A(?=.*(?i:reset)).*?NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<bdf>{BDF}))?.*"
             r"(?:NV_ERR_RESET_REQUIRED|[Rr]eset (?:is )?required|requires (?:a )?reset)",
             bdf="bdf",
         ),
@@ -83,7 +84,8 @@ NVIDIA = Topic(
         ),
         rule(
             "gpu_init",
-            rf"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<bdf>{BDF}))?.*(?:RmInitAdapter failed"
+            rf"\A(?=.*(?:[Ff]ail|Cannot|N(?:o|one of the) NVIDIA|invalid)).*?NVRM: "
+            rf"(?:GPU (?:at )?(?:PCI:)?(?P<bdf>{BDF}))?.*(?:RmInitAdapter failed"
             r"|rm_init_adapter failed|Cannot attach gpu|None of the NVIDIA (?:graphics )?"
             r"(?:adapters|devices) were initialized|NVIDIA probe routine failed|No NVIDIA "
             r"(?:graphics adapter|GPU|devices?) (?:found|probed)"
@@ -102,7 +104,8 @@ NVIDIA = Topic(
         benign(r"nv-fabricmanager.*\b(?:0 (?:errors|failures)|no (?:error|failure)s?)\b"),
         rule(
             "fabric_manager",
-            r"nv-fabricmanager(?:\[\d+\])?: .*(?:error|fail|fatal|abort|unable|timed? ?out|\blost\b"
+            r"\A(?>.*?nv-fabricmanager(?:\[\d+\])?: ).*?"
+            r"(?:error|fail|fatal|abort|unable|timed? ?out|\blost\b"
             r"|not (?:able|supported|found)|(?:don't|do not|doesn't|does not) match|mismatch)",
             flags=re.IGNORECASE,
         ),
@@ -124,7 +127,7 @@ AMD = Topic(
     (
         rule(
             "amdgpu_init",
-            r"(?<!\w)amdgpu.*(?:\*ERROR\* (?:hw|sw|early|late)_init of IP block"
+            r"\A(?>.*?(?<!\w)amdgpu).*?(?:\*ERROR\* (?:hw|sw|early|late)_init of IP block"
             r"|Fatal error during GPU init|amdgpu_device_ip_init failed|Unable to locate a BIOS"
             r"|PSP (?:load|create ring|firmware loading|bootloader)[^!]*fail|gpu init failed"
             r"|init of IP block <\w+> failed)",
@@ -134,7 +137,7 @@ AMD = Topic(
         rule(
             "amdgpu_init", r"kfd kfd: .*(?:error getting|skipped device|Failed to (?:resume|init))"
         ),
-        rule("amdgpu_hang", r"(?<!\w)amdgpu.*\bring \S+ timeout", fault=True),
+        rule("amdgpu_hang", r"\A(?>.*?(?<!\w)amdgpu).*?\bring \S+ timeout", fault=True),
         rule(
             "amdgpu_hang",
             r"amdgpu: GPU (?:reset begin|reset end with ret = -|recovery failed"
@@ -143,13 +146,13 @@ AMD = Topic(
         rule("amdgpu_hang", r"amdgpu: GPU reset.*succe", fault=False),
         rule(
             "amdgpu_ras",
-            r"(?<!\w)amdgpu.*?(?P<n>\d+) (?P<how>un)?correctable hardware errors "
+            r"\A(?>.*?(?<!\w)amdgpu).*?(?<!\d)(?P<n>\d+) (?P<how>un)?correctable hardware errors "
             r"detected",
             details=lambda m: {"correctable": m["how"] is None, "count": int(m["n"])},
         ),
         rule(
             "amdgpu_ras",
-            r"(?<!\w)amdgpu.*(?:uncorrectable hardware error|RAS (?:controller "
+            r"\A(?>.*?(?<!\w)amdgpu).*?(?:uncorrectable hardware error|RAS (?:controller "
             r"interrupt triggered|event)|poison (?:is consumed|consumption|creation))",
             details=lambda _: {"correctable": False},
         ),

@@ -37,7 +37,8 @@ def _amd(m: re.Match[str]) -> Details:
 PCIE = Topic(
     re.compile(
         r"AER|aer_|PCIe|error status/mask|TLP Header|DPC|EDR: |can't find device of ID|pciehp"
-        r"|device has no |broadcast |link has been reset|[Dd]evice recovery|\[ ?\d"
+        r"|device has no |broadcast |link has been reset|[Dd]evice recovery"
+        r"|[0-7]:\s+(?:AER:\s+)?\[ ?\d"
     ),
     (
         benign(
@@ -93,7 +94,8 @@ PCIE = Topic(
 
 MEMORY = Topic(
     re.compile(
-        r"Hardware Error|EDAC|emory failure|oft.offlin|MCE |mce: |rasdaemon|BERT|temperature",
+        r"Hardware Error|Machine Check|MCE MEMORY|EDAC|emory failure|oft.offlin"
+        r"|MCE |mce: |rasdaemon|BERT|temperature",
         re.IGNORECASE,
     ),
     (
@@ -173,6 +175,8 @@ MEMORY = Topic(
             r"rasdaemon.*mc_event: .*\b(?P<how>Corrected|Uncorrected|Fatal) error",
             details=_correctable,
         ),
+        rule("edac", r"\b\w+bridge: HANDLING MCE MEMORY ERROR"),
+        rule("mce", r"\bCPU (?P<cpu>\d+): Machine Check Exception: ", details=groups),
         rule("mce", r"rasdaemon.*mce_record:"),
         rule("aer", r"rasdaemon.*aer_event:"),
         rule(

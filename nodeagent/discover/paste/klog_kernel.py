@@ -82,7 +82,7 @@ STALL = Topic(
         rule("soft_lockup", r"Watchdog detected hard LOCKUP on cpu ?(?P<cpu>\d+)", details=groups),
         rule(
             "rcu_stall",
-            r"rcu.*(?:detected (?:expedited )?stalls?\b|self-detected stall|"
+            r"\A(?>.*?rcu).*?(?:detected (?:expedited )?stalls?\b|self-detected stall|"
             r"kthread starved for)",
         ),
         rule("rt_throttled", r"sched: (?:RT throttling activated|DL replenish)"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from nodeagent.discover.paste.klog import bare, event, read_log
@@ -208,6 +210,12 @@ FAULTS: list[tuple[str, str, dict[str, object]]] = [
     ("fabric_manager", "[Mar 03 2025 10:11:12] [ERROR] detected number of NVSwitches don't match "
      "any topology, aborting fabric manager", {}),
     ("fabric_manager", "request to query NVSwitch data from the driver failed with error", {}),
+    ("edac", "sbridge: HANDLING MCE MEMORY ERROR", {}),
+    ("mce", "CPU 9: Machine Check Exception: 0 Bank 1: 940000000000009f", {"cpu": 9}),
+    ("nic_fw", "mlx5_core 0000:c5:00.0: print_health_info:423:(pid 0): irisc_index 7", {}),
+    ("io_error", "ata7.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6 frozen",
+     {"device": "ata7.00"}),
+    ("io_error", "ata7.00: failed command: WRITE DMA EXT", {"device": "ata7.00"}),
     ("panic", "Kernel Panic - not syncing: Attempted to kill init!", {}),
     ("fs_error", "BTRFS: Remounting filesystem read-only", {}),
     ("io_error", "kworker/u9:1: attempt to access beyond end of device", {}),
@@ -378,3 +386,20 @@ def test_a_log_by_its_stamps_alone_is_one() -> None:
 def test_every_form_of_a_kernel_line_is_one(line: str) -> None:
     part = read_log(line, "a.txt", is_log=False)
     assert part is not None and part.texts["log/kernel-lines"] == "1"
+
+
+@pytest.mark.parametrize(
+    "word", ["mlx5 ", "JBD2: error ", "amdgpu ", "NVRM: ", "EXT4-fs (a): ", "mdadm ", "rcu ", "0"]
+)
+def test_a_line_of_one_word_takes_time_by_its_length(word: str) -> None:
+    """Time by the square of it would be four times for twice the length, by the cube eight."""
+
+    def steps(size: int) -> float:
+        line = "amdgpu mlx5 error Link " + word * (size // len(word))
+        begin = time.process_time()
+        for _ in range(3):
+            event(1, line)
+        return time.process_time() - begin
+
+    steps(500)
+    assert steps(4000) < 40 * max(steps(1000), 0.001)
