@@ -17,7 +17,7 @@ from nodeagent.check.record import (
     some,
     warn,
 )
-from nodeagent.model.gpu_report import GpuState
+from nodeagent.model.gpu_report import GpuListed, GpuState
 
 
 @check(
@@ -105,8 +105,8 @@ def _idle_power(g: GpuState) -> float:
     "gpu.mode",
     "modes of the GPUs are in force and let jobs run",
     means="FAIL when the compute mode forbids every context; WARN when MIG or ECC mode waits for a "
-    "reset, when persistence is off on a server's GPU, and when GPUs of one model have different "
-    "power limits. INFO for what is only worth knowing.",
+    "reset, when MIG is on without a MIG device, when persistence is off on a server's GPU, and "
+    "when GPUs of one model have different power limits. INFO for what is only worth knowing.",
     why="A mode that is pending is not in force; without persistence the driver is torn down after "
     "each job and the next one waits seconds; the lowest power limit sets the pace.",
     prove="nvidia-smi -q | grep -A2 -E 'MIG Mode|ECC Mode|Persistence|Compute Mode'",
@@ -118,6 +118,7 @@ def mode(s: Seen) -> Iterator[Judged]:
     """Pending modes, persistence, compute mode, power limits."""
     gpus = told(s, "mig", "ecc_mode", "persistence", "compute_mode", "power_limit_w")
     found = [answer for g in gpus for answer in _modes(g)]
+    found += _undivided(s, gpus)
     off = list(dict.fromkeys(g.label for g in gpus if g.persistence is False and server(g)))
     if off:
         first = next(g for g in gpus if g.label == off[0])
@@ -149,6 +150,23 @@ def mode(s: Seen) -> Iterator[Judged]:
     yield from once(found)
     if not any(f.verdict.value in ("WARN", "FAIL") for f in found):
         yield ok("gpu", f"{len({g.label for g in gpus})} GPUs: modes are in force")
+
+
+def _undivided(s: Seen, gpus: list[GpuState]) -> Iterator[Judged]:
+    """GPUs in MIG mode that nvidia-smi -L lists without a MIG device."""
+    pasted = s.snapshot.pasted
+    listed = {g.index: g for g in (pasted.of(GpuListed) if pasted is not None else ())}
+    for g in gpus:
+        block = listed.get(g.index) if g.index is not None else None
+        if block is not None and not block.mig and (g.mig or "").lower() == "enabled":
+            yield warn(
+                g.label,
+                f"MIG mode of {g.label} is on and it has no MIG device: CUDA can use nothing of it",
+                at(g, f"MIG Mode, Current: {g.mig}"),
+                saw(block.source, f"line {block.line}: GPU {block.index}: no MIG device"),
+                remedy=f"nvidia-smi mig -i {block.index} -lgip; nvidia-smi mig -i {block.index} "
+                f"-cgi PROFILE -C; or MIG off: nvidia-smi -i {block.index} -mig 0",
+            )
 
 
 def _modes(g: GpuState) -> Iterator[Judged]:

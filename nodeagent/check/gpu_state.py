@@ -88,7 +88,7 @@ def answers(s: Seen) -> Iterator[Judged]:
         bad = True
         yield fail(
             "gpu",
-            f"the GPU cannot be used: {sentence[:160]}",
+            f"the GPU cannot be used: {sentence[:160]}{_ONES if '(rev ff)' in sentence else ''}",
             saw(first.source, f"line {first.line}: {sentence}"),
             remedy=_failure_remedy(sentence),
         )
@@ -126,6 +126,9 @@ def answers(s: Seen) -> Iterator[Judged]:
         yield ok("gpu", f"{len({g.label for g in gpus})} GPUs answered")
 
 
+_ONES = ": its registers read as ones, it fell off the bus or has no power"
+
+
 def _recovery_remedy(action: str) -> str:
     if "reboot" in action:
         return "drain the node and reboot it: systemctl reboot"
@@ -136,6 +139,11 @@ def _recovery_remedy(action: str) -> str:
 
 def _failure_remedy(text: str) -> str:
     low = text.lower()
+    if "(rev ff)" in low:
+        return (
+            "dmesg | grep -iE 'xid|aer|fallen'; drain the node and power it off and on: a GPU that "
+            "left the bus comes back by a cold start only; then look at power cables and seating"
+        )
     if "mismatch" in low or "insufficient for" in low:
         return (
             "the loaded kernel module is of another version than the library: reboot, or end all "

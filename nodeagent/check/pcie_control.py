@@ -301,7 +301,15 @@ def _pasted_iommu(s: Seen) -> Iterator[Judged]:
     assert pasted is not None
     logs, gds = pasted.of(IommuLog), pasted.of(GdsReport)
     groups = s.matching("sys/kernel/iommu_groups/", "/type")
-    about = bool(logs or gds or groups or pasted.of(AcsReading) or s.snapshot.topology.gpus)
+    matrix = s.snapshot.matrix
+    about = bool(
+        logs
+        or gds
+        or groups
+        or pasted.of(AcsReading)
+        or s.snapshot.topology.gpus
+        or (matrix and matrix.gpus)
+    )
     args = {name: s.snapshot.arg(name) for name in ("iommu", "intel_iommu", "amd_iommu")}
     through = (
         "pt" in (args["iommu"] or "").split(",")

@@ -124,27 +124,34 @@ def _express(config: bytes, at: int) -> list[str]:
     control, status = _word(config, at + 8, 2), _word(config, at + 0xA, 2)
     link_able, link = _word(config, at + 0xC, 4), _word(config, at + 0x12, 2)
     port = _PORTS.get(flags >> 4 & 15, "Unknown type")
-    lines = [
-        f"Capabilities: [{at:x}] Express (v{flags & 15}) {port}",
-        f"DevCap: MaxPayload {128 << (able & 7)} bytes",
-        f"DevCtl: {_flags(control, {4: 'RlxdOrd', 8: 'ExtTag', 11: 'NoSnoop'})} "
-        f"MaxPayload {128 << (control >> 5 & 7)} bytes, "
-        f"MaxReadReq {128 << (control >> 12 & 7)} bytes",
-        f"DevSta: {_flags(status, _DEVICE)}",
-    ]
+    lines = [f"Capabilities: [{at:x}] Express (v{flags & 15}) {port}"]
+    # Every device since version 1.1 has a bit in DevCap (role-based error reporting), and relaxed
+    # ordering on after reset: where all is zero, a tool or a hypervisor left these registers out.
+    if able or control:
+        lines += _control(able, control, status)
     # A device inside the root complex has no link.
     if flags >> 4 & 15 not in (9, 10):
         lines += [
             f"LnkCap: Speed {_speed(link_able & 15)}, Width x{link_able >> 4 & 63}",
             f"LnkSta: Speed {_speed(link & 15)}, Width x{link >> 4 & 63}",
         ]
-    if flags & 15 >= 2:
+    if flags & 15 >= 2 and (able or control):
         second = _word(config, at + 0x28, 2)
         lines.append(
             f"DevCtl2: Completion Timeout: {_TIMEOUTS.get(second & 15, 'Unknown')}, "
             f"TimeoutDis{'+' if second & 16 else '-'}"
         )
     return lines
+
+
+def _control(able: int, control: int, status: int) -> list[str]:
+    return [
+        f"DevCap: MaxPayload {128 << (able & 7)} bytes",
+        f"DevCtl: {_flags(control, {4: 'RlxdOrd', 8: 'ExtTag', 11: 'NoSnoop'})} "
+        f"MaxPayload {128 << (control >> 5 & 7)} bytes, "
+        f"MaxReadReq {128 << (control >> 12 & 7)} bytes",
+        f"DevSta: {_flags(status, _DEVICE)}",
+    ]
 
 
 def _speed(code: int) -> str:

@@ -255,6 +255,9 @@ GPU: 0
 
 CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "gpu.answers": [
+        ("gone from the bus", P(x="65:00.0 3D controller [0302]: NVIDIA Corporation GA100 "
+                                  "[10de:20b5] (rev ff)\n\tKernel driver in use: nvidia\n"),
+         V.FAIL),
         ("healthy", P(q=q()), V.OK),
         ("lost", P(smi=TABLE.replace("P0             62W", "ERR!           N/A").replace(
             " 33C", "ERR!")), V.FAIL),
@@ -357,6 +360,7 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("not told", P(x=LIST), V.NA),
     ],
     "gpu.mode": [
+        ("MIG without a device", P(x="index, mig.mode.current\n1, Enabled\n", y=LIST), V.WARN),
         ("in force", P(q=q()), V.OK),
         ("MIG pending", P(q=q(("Pending                           : Disabled",
                                "Pending                           : Enabled"))), V.WARN),
@@ -412,6 +416,12 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
     "gpu.peer-access": [
         ("all", P(x=P2P), V.OK),
         ("chipset", P(x=P2P.replace("OK", "CNS")), V.WARN),
+        ("tested", P(x="Device=0 CAN Access Peer Device=1\nDevice=1 CAN Access Peer Device=0\n"),
+         V.OK),
+        ("tested, not all", P(x="Device=0 CAN Access Peer Device=1\n"
+                                "Device=0 CANNOT Access Peer Device=2\n"), V.WARN),
+        ("tested, simply", P(x="> Peer access from NVIDIA A (GPU0) -> NVIDIA A (GPU1) : No\n"),
+         V.WARN),
         ("AMD, all", P(x=ACCESS), V.OK),
         ("AMD, one way", P(x=ACCESS.replace("GPU1   True", "GPU1   False")), V.WARN),
         ("amd-smi", P(x=AMD_TOPOLOGY), V.OK),

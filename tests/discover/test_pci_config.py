@@ -150,6 +150,18 @@ def test_what_cannot_be_seen_is_not_taken_for_off() -> None:
     assert describe(b"\xff" * 4096) is None and describe(b"") is None
 
 
+def test_registers_that_a_tool_left_out_are_no_settings() -> None:
+    config = Config()
+    config.put(0x40, word(0x10, 2) + word(2, 2))
+    config.put(0x4C, word(16 << 4 | 4, 4))
+    config.put(0x52, word(16 << 4 | 4, 2))
+    found = details(bytes(config.bytes))
+    assert found.link == Link(speed_gts=16.0, width=16, max_speed_gts=16.0, max_width=16)
+    assert found.control == {}
+    config.put(0x44, word(1 << 15, 4))
+    assert details(bytes(config.bytes)).control["relaxed_ordering"] is False
+
+
 def test_lists_that_loop_or_leave_end() -> None:
     config = bytearray(port(0x1D))
     config[0x41] = 0x40

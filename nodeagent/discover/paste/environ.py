@@ -29,6 +29,7 @@ _LINE = re.compile(
 _NAME = re.compile(r"^\s*-?\s*name:\s*[\"']?([A-Z][A-Z0-9_]{1,60})[\"']?\s*$")
 _VALUE = re.compile(r"^\s*value:\s*(.{0,4000}?)\s*$")
 _COLON = re.compile(r"^\s*([A-Z][A-Z0-9_]{1,60}):\s(.{0,4000}?)\s*$")
+_NCCL_LOG = re.compile(r"\bNCCL (?:INFO|WARN)\b")
 _INLINE = re.compile(r"(?<![\w.])([A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{1,40})=(\"[^\"]*\"|'[^']*'|\S*)")
 
 
@@ -49,7 +50,8 @@ def read_environ(text: str, name: str) -> Part | None:
             found = [(named, m[1])]
         elif (m := _COLON.match(line)) and _ASKED.fullmatch(m[1]):
             found = [(m[1], m[2])]
-        else:
+        elif not _NCCL_LOG.search(line):
+            # NCCL's own sentences name variables that somebody could set.
             found = [(k, x) for k, x in _INLINE.findall(line) if _ASKED.fullmatch(k)]
         named = None
         for key, value in found:

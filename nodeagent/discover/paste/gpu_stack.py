@@ -69,6 +69,8 @@ _FAILURES = re.compile(
     r"|CUDA driver version is insufficient for CUDA runtime version"
     r"|(?:cudaGetDeviceCount|cuInit)[^\n]{0,40}(?:failed|returned)[^\n]{0,80}"
     r"|uncorrectable (?:ECC|NVLink) error (?:was )?(?:encountered|detected).{0,80}"
+    r"|(?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7] (?:VGA compatible controller"
+    r"|3D controller|Display controller|Processing accelerators)[: ].{1,200}?\(rev ff\)"
     r"|amdgpu .{0,20}driver (?:is )?not loaded"
     r"|ERROR:.{0,40}(?:rsmi|amdsmi|AMDSMI)_\w+.{0,80}"
 )

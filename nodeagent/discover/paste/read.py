@@ -67,13 +67,13 @@ _REPORTS = tuple(
     (read, re.compile(gate, re.IGNORECASE | re.MULTILINE))
     for read, gate in (
         (read_smi_q, r"NVSMI|Attached GPUs|GPU 0000|^[ \t]*(?:Fabric|Remapped|Retired|ECC|GPU Link"
-                     r"|Clocks|MIG Mode)"),
+                     r"|Clocks|MIG Mode|BAR1)"),
         (read_smi_table, r"MiB|NVIDIA-SMI"),
         (read_smi_list, r"GPU \d"),
-        (read_peers, r"GPU\d"),
+        (read_peers, r"GPU\d|Access Peer"),
         (read_gpu_csv, r"gpu|pstate|pid|pcie|util|uuid|bdf|width|index"),
         (read_gpu_stack, r"nvidia|nvml|cuda|driver|fabric|nvswitch|bridge|dcgm|/dev/|allowed_list"
-                         r"|membind|gpu is|amdgpu|rsmi|amdsmi|kernel.module|10de|device"
+                         r"|rev ff|membind|gpu is|amdgpu|rsmi|amdsmi|kernel.module|10de|device"
                          r"|initialized"),
         (read_amd_tools, r"VRAM%|^GPU: \d"),
         (read_rdma, r"port|state|hca"),

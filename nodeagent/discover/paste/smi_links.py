@@ -93,15 +93,24 @@ class _Block:
 
 _PEER_CELL = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U|True|False")
 _ROCM_CELL = {"True": "OK", "False": "not accessible"}
+_TESTED = re.compile(
+    r"Device ?= ?(\d{1,3}) (CAN|CANNOT) Access Peer Device ?= ?(\d{1,3})"
+    r"|Peer access from .{1,80}\(GPU(\d{1,3})\) -> .{1,80}\(GPU(\d{1,3})\)\s*:\s*(Yes|No)"
+)
+"""CUDA samples: p2pBandwidthLatencyTest, simpleP2P."""
 _ASKED = re.compile(r"-p2p\s+(\w)")
 
 
 def read_peers(text: str, name: str) -> Part | None:
-    """The matrices of `nvidia-smi topo -p2p` and `rocm-smi --showtopoaccess`; None without any."""
+    """The matrices of `nvidia-smi topo -p2p` and `rocm-smi --showtopoaccess`, and what
+    CUDA's samples say of pairs; None without any."""
     reports: list[PeerMatrix] = []
     header: list[str] = []
     cells: dict[tuple[str, str], str] = {}
     capability, at = "", 0
+
+    tested: dict[tuple[str, str], str] = {}
+    tested_at = 0
 
     def close() -> None:
         if cells:
@@ -111,6 +120,11 @@ def read_peers(text: str, name: str) -> Part | None:
         cells.clear()
 
     for number, line in enumerate(text.split("\n"), 1):
+        if m := _TESTED.search(line):
+            a, b = (m[1], m[3]) if m[1] else (m[4], m[5])
+            can = m[2] == "CAN" if m[1] else m[6] == "Yes"
+            tested_at = tested_at or number
+            tested[f"GPU{a}", f"GPU{b}"] = "OK" if can else "not accessible"
         if m := _ASKED.search(line):
             close()
             capability = m[1]
@@ -126,6 +140,10 @@ def read_peers(text: str, name: str) -> Part | None:
             else:
                 header = []
     close()
+    if tested:
+        reports.append(PeerMatrix(source=name, line=tested_at, capability="r", cells=tested))
     rocm = any(cell in _ROCM_CELL.values() for r in reports for cell in r.cells.values())
     kind = "rocm-smi --showtopoaccess" if rocm and "True" in text else "nvidia-smi topo -p2p"
+    if tested and len(reports) == 1:
+        kind = "CUDA peer access test"
     return Part(kind=kind, reports=tuple(reports)) if reports else None

@@ -26,9 +26,9 @@ _INNER = frozenset(
 )  # fmt: skip
 _PIECE = re.compile(
     r"^[ \t]*(?:Fabric|Remapped Rows|Retired Pages|ECC (?:Mode|Errors)|GPU Link Info"
-    r"|Clocks (?:Throttle|Event) Reasons|MIG Mode)[ \t]*\n(?:[ \t]*--\n)?[ \t]*"
+    r"|Clocks (?:Throttle|Event) Reasons|MIG Mode|BAR1 Memory Usage)[ \t]*\n(?:[ \t]*--\n)?[ \t]*"
     r"(?:State|Correctable Error|Single Bit ECC|Current|Volatile|PCIe Generation|Idle|GPU Idle"
-    r"|Uncorrectable Error|Pending)\b",
+    r"|Uncorrectable Error|Pending|Total)\b",
     re.MULTILINE,
 )
 """What `nvidia-smi -q | grep -A` leaves: a heading of this tool and its first line."""
@@ -157,7 +157,9 @@ class GpuLog:
         told = [n for n in found if n is not None]
         return sum(told) if told else None
 
-    def state(self, source: str, index: int, *, alone: bool, piece: bool) -> GpuState | None:
+    def state(
+        self, source: str, index: int, *, alone: bool, piece: bool = False
+    ) -> GpuState | None:
         get, any_ = self.get, self.any
         if not self.values and not self.errors:
             return None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
+from nodeagent.discover.paste.environ import read_environ
 from nodeagent.discover.paste.part import Text
 from nodeagent.discover.paste.plain import bare, blocks, tidy
 from nodeagent.discover.paste.read import Paste, read_paste
@@ -184,3 +185,11 @@ def test_no_cut_or_change_of_known_text_breaks_a_reader_or_a_check(
         gone = data.draw(st.integers(0, 40))
         text = text[:at] + data.draw(st.text(max_size=4)) + text[at + gone :]
     judge(read(text, "x.txt").snapshot, Policy(), 0)
+
+
+def test_nccls_own_sentences_set_no_variable() -> None:
+    said = "n1:7:9 [0] NCCL INFO P2P is off. Repress this with NCCL_IGNORE_DISABLED_P2P=1.\n"
+    assert read_environ(said, "x") is None
+    found = read_environ("NCCL_IB_HCA=mlx5_0 python3 train.py\n" + said, "x")
+    assert found is not None
+    assert found.facts["environ"] == {"NCCL_IB_HCA": "mlx5_0"}
