@@ -121,7 +121,7 @@ def fabric(s: Seen) -> Iterator[Judged]:
 
 def _state(g: GpuState) -> Iterator[Judged]:
     state, status = (g.fabric_state or "").lower(), (g.fabric_status or "").lower()
-    evidence = at(g, f"Fabric, State: {g.fabric_state}, Status: {g.fabric_status}")
+    evidence = at(g, f"Fabric, State: {g.fabric_state}, Status: {g.fabric_status or 'N/A'}")
     mend = (
         "journalctl -u nvidia-fabricmanager -n 50; drain the node, then: systemctl restart "
         "nvidia-fabricmanager  (its exit aborts every CUDA job)"

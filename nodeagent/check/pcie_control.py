@@ -56,7 +56,7 @@ def config_missing(s: Seen, p: PciFunction) -> Missing:
             return Missing(path, reason, f"on that machine: {LSPCI}")
         return Missing(path, reason, s.as_root if root else READ_BY_HAND)
     for u in s.snapshot.unread:
-        if u.path.endswith(f"/{p.bdf}/config"):
+        if u.path.endswith((f"/{p.bdf}/config", f"derived/pci/{p.bdf}")):
             return s.unread(u.path.lstrip("/"), u.reason)
     if s.snapshot.pasted is not None:
         return Missing(path, "the input does not tell it", f"on that machine: {LSPCI}")
@@ -67,12 +67,23 @@ def config_missing(s: Seen, p: PciFunction) -> Missing:
 
 def _nothing_told(s: Seen, functions: list[PciFunction], reason: str) -> Exception:
     """UNKNOWN where configuration space is there and could not be read, else NA."""
-    failed = {u.path.rpartition("/")[0].rpartition("/")[2] for u in s.snapshot.unread
-              if u.path.endswith("/config")}  # fmt: skip
+    failed = _failed(s)
     for p in functions:
         if p.unseen is not None or p.bdf in failed:
             return config_missing(s, p)
     return NotApplicable(reason)
+
+
+def _failed(s: Seen) -> set[str]:
+    """Functions whose configuration space was there, on a machine or in a capture, and failed."""
+    found = set()
+    for u in s.snapshot.unread:
+        folder, _, leaf = u.path.rpartition("/")
+        if leaf == "config":
+            found.add(folder.rpartition("/")[2])
+        elif folder.endswith("derived/pci"):
+            found.add(leaf)
+    return found
 
 
 # ---- ACS -------------------------------------------------------------------------------------
@@ -189,6 +200,8 @@ def _ports(s: Seen, ports: list[PciFunction], *, direct: bool) -> Iterator[Judge
         )
     elif untold and direct:
         raise config_missing(s, untold[0])
+    elif failed := _failed(s) & {p.bdf for p in untold}:
+        raise config_missing(s, next(p for p in untold if p.bdf in failed))
     elif untold:
         raise NotApplicable("nobody tells the ACS controls of the root ports")
     elif partly:
