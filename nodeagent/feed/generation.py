@@ -24,7 +24,7 @@ from nodeagent.feed.wire import Connection
 from nodeagent.model.feed import FeedStatus, ReaderMode, ReaderStatus, RingStatus
 from nodeagent.model.histogram import Histogram
 from nodeagent.model.ringproto import Flag, Msg
-from nodeagent.native.ring import RingKind, Segment, ffi
+from nodeagent.native.ring import RingKind, Segment, ffi, lib
 
 PAGE_BYTES = 4096
 WAITING_OFFSET = 128
@@ -214,3 +214,32 @@ class Generation:
         if self.stats is not None:
             self.stats.close()
         self.peer.close()
+
+
+class Feed:
+    """One feed: its incarnations, oldest first, and its readers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.generations: list[Generation] = []
+        self.readers: dict[Connection, ReaderEntry] = {}
+
+    @property
+    def newest(self) -> Generation | None:
+        """The live one, or the last that died."""
+        return self.generations[-1] if self.generations else None
+
+    @property
+    def live(self) -> Generation | None:
+        """The one whose producer lives (asked of the kernel just now)."""
+        newest = self.newest
+        return newest if newest is not None and newest.alive and newest.peer.alive else None
+
+    def after(self, order: int) -> Generation | None:
+        """The oldest one younger than that."""
+        return next((g for g in self.generations if g.order > order), None)
+
+    def free_slot(self, kind: RingKind) -> int | None:
+        """A place in the feeder's table of that ring."""
+        taken = {r.slot for r in self.readers.values() if r.ring is kind}
+        return next((s for s in range(lib.NA_RING_MAX_READERS) if s not in taken), None)

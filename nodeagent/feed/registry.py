@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import os
-import resource
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -22,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from nodeagent.errors import UnavailableError
-from nodeagent.feed.generation import Generation, ReaderEntry, make_page
-from nodeagent.feed.peer import Peer, peer_of
+from nodeagent.feed.door import MAX_CONNECTIONS, Door
+from nodeagent.feed.generation import Feed, Generation, ReaderEntry, make_page
 from nodeagent.feed.wire import Connection
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.feed import FeedStatus, ReaderMode, RingStatus
@@ -38,12 +35,6 @@ from nodeagent.model.ringproto import (
 )
 from nodeagent.native.ring import RingError, RingKind, lib
 
-MAX_CONNECTIONS = 1024
-MAX_CONNECTIONS_PER_UID = 512
-"""Of a user other than root: one user cannot shut the others out."""
-FILES_A_CONNECTION = 4
-FILES_LEFT = 256
-"""Of RLIMIT_NOFILE: what connections may not take."""
 MAX_FEEDS = 64
 MAX_DEAD = 2
 """Dead segments kept for slow readers, a feed."""
@@ -54,35 +45,6 @@ POLL_S = 0.05
 GRACE_NS = 10_000_000_000
 """A dead feed without readers is kept so long, for its feeder to number on from."""
 READERS_A_ROW = 100
-
-
-class Feed:
-    """One feed: its incarnations, oldest first, and its readers."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.generations: list[Generation] = []
-        self.readers: dict[Connection, ReaderEntry] = {}
-
-    @property
-    def newest(self) -> Generation | None:
-        """The live one, or the last that died."""
-        return self.generations[-1] if self.generations else None
-
-    @property
-    def live(self) -> Generation | None:
-        """The one whose producer lives (asked of the kernel just now)."""
-        newest = self.newest
-        return newest if newest is not None and newest.alive and newest.peer.alive else None
-
-    def after(self, order: int) -> Generation | None:
-        """The oldest one younger than that."""
-        return next((g for g in self.generations if g.order > order), None)
-
-    def free_slot(self, kind: RingKind) -> int | None:
-        """A place in the feeder's table of that ring."""
-        taken = {r.slot for r in self.readers.values() if r.ring is kind}
-        return next((s for s in range(lib.NA_RING_MAX_READERS) if s not in taken), None)
 
 
 class Registry:
@@ -100,64 +62,44 @@ class Registry:
         """Root and this process's own user may do everything; `reader_gids`: groups that may
         attach; `feeder_uids`: further users that may offer a feed."""
         self.path = Path(path)
-        self._reader_gids = frozenset(reader_gids)
-        self._feeder_uids = frozenset(feeder_uids) | {0, os.geteuid()}
-        # A reader costs a socket, a pidfd and a page; the daemon needs descriptors, too.
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._max = max(8, min(max_connections, (files - FILES_LEFT) // FILES_A_CONNECTION))
+        self._door = Door(
+            self.path,
+            reader_gids=reader_gids,
+            feeder_uids=feeder_uids,
+            max_connections=max_connections,
+        )
         self.grace_ns = grace_ns
         """How long a dead feed without readers is kept."""
-        self._epoll = select.epoll()
-        self._listener: socket.socket | None = None
-        self._connections: dict[int, Connection] = {}
-        self._pidfds: dict[int, Connection | Generation] = {}
         self._feeds: dict[str, Feed] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._order = 0
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.refused = 0
-        """Connections turned away since the start."""
 
     # ---- door ----
 
+    @property
+    def refused(self) -> int:
+        """Connections turned away since the start."""
+        return self._door.refused
+
+    @property
+    def most(self) -> int:
+        """Connections at a time, by what is asked for and what descriptors there are."""
+        return self._door.most
+
     def open(self) -> None:
         """Binds the socket. Raises UnavailableError when somebody serves there already."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        try:
-            self._bind(listener)
-        except OSError as failed:
-            listener.close()
-            raise UnavailableError(
-                f"{self.path}: {failed.strerror}", "stop the other daemon, or set run_dir"
-            ) from failed
-        # Who may do what is decided by the socket's credentials, also across containers.
-        self.path.chmod(0o666)
-        listener.listen(128)
-        self._listener = listener
-        self._epoll.register(listener.fileno(), select.EPOLLIN)
-
-    def _bind(self, listener: socket.socket) -> None:
-        try:
-            listener.bind(str(self.path))
-        except OSError as failed:
-            if failed.errno != errno.EADDRINUSE:
-                raise
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                if probe.connect_ex(str(self.path)) == 0:
-                    raise
-            self.path.unlink()
-            listener.bind(str(self.path))
+        self._door.open()
 
     def fileno(self) -> int:
         """Readable when `poll()` has something to do."""
-        return self._epoll.fileno()
+        return self._door.epoll.fileno()
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Deals with what is ready, at most MESSAGES_A_POLL things; returns how many it were."""
         done = 0
         end = time.monotonic() + max(timeout_s, 0.0) + POLL_S
         while done < MESSAGES_A_POLL and time.monotonic() < end:
-            ready = self._epoll.poll(timeout_s if not done else 0, 128)
+            ready = self._door.epoll.poll(timeout_s if not done else 0, 128)
             if not ready:
                 break
             for fd, events in ready:
@@ -170,18 +112,13 @@ class Registry:
 
     def close(self) -> None:
         """Lets go of everything; feeders and readers go on without us."""
-        for connection in list(self._connections.values()):
+        for connection in list(self._door.connections.values()):
             self._drop(connection)
         for feed in self._feeds.values():
             for generation in feed.generations:
                 self._forget(generation)
         self._feeds.clear()
-        if self._listener is not None:
-            self._listener.close()
-            self.path.unlink(missing_ok=True)
-            self._listener = None
-        self._epoll.close()
-        os.close(self._spare)
+        self._door.close()
 
     def take_events(self) -> tuple[Event, ...]:
         """What happened since last asked, at most MAX_EVENTS."""
@@ -207,17 +144,17 @@ class Registry:
     # ---- what is ready ----
 
     def _ready(self, fd: int, events: int) -> None:
-        if self._listener is not None and fd == self._listener.fileno():
-            self._accept()
+        if self._door.is_knock(fd):
+            self._door.accept()
             return
-        gone = self._pidfds.get(fd)
+        gone = self._door.pidfds.get(fd)
         if isinstance(gone, Generation):
             self._producer_ended(gone)
             return
         if gone is not None:
             self._drop(gone)
             return
-        connection = self._connections.get(fd)
+        connection = self._door.connections.get(fd)
         if connection is None:
             return
         try:
@@ -244,63 +181,7 @@ class Registry:
             self._drop(connection)
         if not connection.closed:
             wanted = select.EPOLLIN | (select.EPOLLOUT if connection.pending else 0)
-            self._epoll.modify(fd, wanted)
-
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError as failed:
-            if failed.errno in (errno.EMFILE, errno.ENFILE):
-                self._shed()
-            return
-        sock.setblocking(False)
-        try:
-            peer = peer_of(sock)
-        except OSError:
-            sock.close()
-            return
-        refusal = self._refusal(peer)
-        if refusal is not None:
-            self.refused += 1
-            connection = Connection(sock, peer)
-            with contextlib.suppress(OSError, ProtocolError):
-                connection.send(refusal)
-            connection.close()
-            return
-        connection = Connection(sock, peer)
-        self._connections[sock.fileno()] = connection
-        self._epoll.register(sock.fileno(), select.EPOLLIN)
-        if peer.pidfd is not None:
-            self._pidfds[peer.pidfd] = connection
-            self._epoll.register(peer.pidfd, select.EPOLLIN)
-
-    def _shed(self) -> None:
-        """Out of descriptors: one is kept to take a connection and close it, or the listener
-        would stay readable for ever."""
-        assert self._listener is not None
-        os.close(self._spare)
-        with contextlib.suppress(OSError):
-            self._listener.accept()[0].close()
-            self.refused += 1
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _refusal(self, peer: Peer) -> Msg | None:
-        if not (peer.uid in self._feeder_uids or peer.gids & self._reader_gids):
-            return error(
-                ErrorCode.DENIED,
-                f"user {peer.uid} may not use {self.path}",
-                "join one of the groups of [ring] reader_groups",
-            )
-        count = len(self._connections)
-        same = sum(c.peer.uid == peer.uid for c in self._connections.values())
-        if count >= self._max or (peer.uid != 0 and same >= MAX_CONNECTIONS_PER_UID):
-            return error(
-                ErrorCode.FULL,
-                f"{self.path} has {count} connections, its limit is {self._max}",
-                "end readers that are not needed (nodeagentctl ring stat)",
-            )
-        return None
+            self._door.epoll.modify(fd, wanted)
 
     def _handle(self, connection: Connection, msg: Msg, fds: list[int]) -> None:
         match msg.type:
@@ -322,7 +203,7 @@ class Registry:
     # ---- feeders ----
 
     def _may_feed(self, connection: Connection, msg: Msg) -> None:
-        if connection.peer.uid not in self._feeder_uids:
+        if connection.peer.uid not in self._door.feeder_uids:
             raise ProtocolError(
                 f"user {connection.peer.uid} may not offer a feed",
                 "run the feeder as root or as a user of [ring] feeder_users",
@@ -347,7 +228,7 @@ class Registry:
         newest = feed.newest if feed else None
         if newest is not None and newest.alive:
             self._producer_ended(newest)
-        self._answer(
+        self._door.answer(
             connection,
             Msg(
                 type=MsgType.CLAIMED,
@@ -381,9 +262,7 @@ class Registry:
                 self._producer_ended(newest)
             self._order += 1
             feed.generations.append(generation)
-            if generation.peer.pidfd is not None:
-                self._pidfds[generation.peer.pidfd] = generation
-                self._epoll.register(generation.peer.pidfd, select.EPOLLIN)
+            self._door.watch_pid(generation.peer.pidfd, generation)
             self._event(
                 "feed.offered",
                 feed.name,
@@ -393,16 +272,14 @@ class Registry:
             )
         generation.connection = connection
         connection.feed = feed.name
-        self._answer(connection, Msg(type=MsgType.OK, feed=feed.name))
+        self._door.answer(connection, Msg(type=MsgType.OK, feed=feed.name))
         for reader in feed.readers.values():
             self._add_reader(generation, reader)
         self._hand_on(feed)
         self._trim(feed)
 
     def _producer_ended(self, generation: Generation) -> None:
-        if generation.peer.pidfd is not None and generation.peer.pidfd in self._pidfds:
-            self._epoll.unregister(generation.peer.pidfd)
-            del self._pidfds[generation.peer.pidfd]
+        self._door.forget_pid(generation.peer.pidfd)
         if not generation.alive:
             return
         generation.alive = False
@@ -418,7 +295,7 @@ class Registry:
         )
         for connection, reader in self._feeds[generation.feed].readers.items():
             if reader.order == generation.order:
-                self._tell(
+                self._door.tell(
                     connection,
                     Msg(
                         type=MsgType.GONE,
@@ -443,7 +320,7 @@ class Registry:
                     "its deadline and is lossy now",
                     "look why it stopped reading",
                 )
-                self._tell(to, Msg(type=MsgType.DROPPED, feed=feed.name, name=reader.name))
+                self._door.tell(to, Msg(type=MsgType.DROPPED, feed=feed.name, name=reader.name))
 
     # ---- readers ----
 
@@ -486,7 +363,7 @@ class Registry:
         )
         feed.readers[connection] = reader
         connection.feed = feed.name
-        self._answer(
+        self._door.answer(
             connection,
             Msg(
                 type=MsgType.ATTACHED,
@@ -525,7 +402,7 @@ class Registry:
                 continue
             reader.wants_next = False
             reader.order = following.order
-            self._tell(
+            self._door.tell(
                 connection,
                 Msg(
                     type=MsgType.SEGMENT,
@@ -545,7 +422,7 @@ class Registry:
         # A descriptor of its own, opened for reading: the feeder cannot write the page by mistake.
         page = os.open(f"/proc/self/fd/{reader.page_fd}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._tell(
+            self._door.tell(
                 generation.connection,
                 Msg(
                     type=MsgType.ADD_READER,
@@ -566,14 +443,7 @@ class Registry:
         """One connection is over: a reader with it, a feeder only if its process ended."""
         if connection.closed:
             return
-        fd = connection.sock.fileno()
-        self._connections.pop(fd, None)
-        with contextlib.suppress(OSError):
-            self._epoll.unregister(fd)
-        if connection.peer.pidfd is not None and connection.peer.pidfd in self._pidfds:
-            del self._pidfds[connection.peer.pidfd]
-            self._epoll.unregister(connection.peer.pidfd)
-        connection.close()
+        self._door.forget(connection)
         feed = self._feeds.get(connection.feed)
         if feed is None:
             return
@@ -582,7 +452,7 @@ class Registry:
         if reader is not None:
             reader.close()
             if live is not None and live.connection is not None:
-                self._tell(
+                self._door.tell(
                     live.connection,
                     Msg(
                         type=MsgType.REMOVE_READER,
@@ -641,29 +511,8 @@ class Registry:
                 del self._feeds[feed.name]
 
     def _forget(self, generation: Generation) -> None:
-        if generation.peer.pidfd is not None and generation.peer.pidfd in self._pidfds:
-            del self._pidfds[generation.peer.pidfd]
-            self._epoll.unregister(generation.peer.pidfd)
+        self._door.forget_pid(generation.peer.pidfd)
         generation.close()
-
-    # ---- sending ----
-
-    def _answer(self, connection: Connection, msg: Msg, fds: Iterable[int] = ()) -> None:
-        connection.send(msg, list(fds))
-        self._watch(connection)
-
-    def _tell(self, connection: Connection, msg: Msg, fds: Iterable[int] = ()) -> None:
-        """To somebody who did not ask just now: what fails there is not the asker's fault."""
-        try:
-            connection.send(msg, list(fds))
-            self._watch(connection)
-        except (OSError, ProtocolError):
-            # Its queue is full or it is gone; hung up, it comes back and is told everything anew.
-            connection.hang_up()
-
-    def _watch(self, connection: Connection) -> None:
-        if not connection.closed and connection.pending:
-            self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     # ---- status ----
 
@@ -692,7 +541,9 @@ class Registry:
             for first in range(0, max(len(readers), 1), READERS_A_ROW):
                 part = readers[first : first + READERS_A_ROW]
                 self._row(connection, StatRow(ring=dataclasses.replace(ring, readers=part)))
-        self._answer(connection, Msg(type=MsgType.OK))
+        self._door.answer(connection, Msg(type=MsgType.OK))
 
     def _row(self, connection: Connection, row: StatRow) -> None:
-        self._answer(connection, Msg(type=MsgType.STAT_ROW, text=msgspec.json.encode(row).decode()))
+        self._door.answer(
+            connection, Msg(type=MsgType.STAT_ROW, text=msgspec.json.encode(row).decode())
+        )

@@ -310,7 +310,7 @@ def test_as_many_readers_as_a_ring_takes(tmp_path: pathlib.Path) -> None:
     daemon = Daemon(tmp_path / "ring.sock")
     try:
         with feeder(daemon.path, "t"), contextlib.ExitStack() as stack:
-            allowed = daemon.registry._max - 10  # what this machine's limit leaves
+            allowed = daemon.registry.most - 10  # what this machine's limit leaves
             count = min(256, allowed)
             for i in range(count):
                 stack.enter_context(Reader.attach("t", f"r{i}", socket=daemon.path))
