@@ -60,7 +60,7 @@ _UNKNOWN = re.compile(r'Unknown kernel command line parameters "([^"]*)"')
 _NO_NOHZ = re.compile(r"nohz unsupported|Build with CONFIG_NO_HZ_FULL|NO_HZ_FULL.*not")
 
 _TSC = re.compile(
-    r"Marking TSC unstable|Marking clocksource '?\"?tsc'?\"? as unstable|TSC unstable|"
+    r"[Mm]arking (?:TSC|tsc) unstable|Marking clocksource '?\"?tsc'?\"? as unstable|TSC unstable|"
     r"TSC synchronization (?!.*passed)|tsc: .*unstable"
 )
 """A quick calibration that failed is none of these: the kernel then takes a slower clock for it."""

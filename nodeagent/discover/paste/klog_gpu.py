@@ -140,13 +140,15 @@ AMD = Topic(
         rule("amdgpu_hang", r"\A(?>.*?(?<!\w)amdgpu).*?\bring \S+ timeout", fault=True),
         rule(
             "amdgpu_hang",
-            r"amdgpu: GPU (?:reset begin|reset end with ret = -|recovery failed"
-            r"|mode\d reset)",
+            r"amdgpu: (?:MES failed to respond|qcm fence wait loop timeout|The cp might be in an "
+            r"unrecoverable state|GPU (?:reset begin|reset end with ret = -|recovery failed"
+            r"|mode\d reset))",
         ),
         rule("amdgpu_hang", r"amdgpu: GPU reset.*succe", fault=False),
         rule(
             "amdgpu_ras",
-            r"\A(?>.*?(?<!\w)amdgpu).*?(?<!\d)(?P<n>\d+) (?P<how>un)?correctable hardware errors "
+            r"\A(?>.*?(?<!\w)amdgpu).*?(?<!\d)(?P<n>\d+) (?:new )?(?P<how>un|de(?=ferred))?"
+            r"(?:correctable|ferred) hardware errors "
             r"detected",
             details=lambda m: {"correctable": m["how"] is None, "count": int(m["n"])},
         ),

@@ -43,7 +43,8 @@ PCIE = Topic(
     (
         benign(
             r"AER: enabled|DPC: (?:enabled|error containment capabilities)"
-            r"|service driver (?:aer|dpc)|_OSC:|aerdrv|AER: (?:Corrected|Multiple).*\bcleared\b"
+            r"|service driver (?:aer|dpc)"
+            r"|pciehp: .*Link Down/Up ignored|_OSC:|aerdrv|AER: (?:Corrected|Multiple).*\bcleared\b"
         ),
         rule(
             "aer",
@@ -151,7 +152,7 @@ MEMORY = Topic(
             fault=False,
             details=groups,
         ),
-        rule("cpu_thermal", r"thermal \S+: (?:critical|hot) temperature reached"),
+        rule("cpu_thermal", r"thermal \S+: (?:[\w-]+: )?(?:critical|hot) temperature reached"),
         rule("cpu_thermal", r"Critical temperature reached"),
         rule(
             "edac",

@@ -14,7 +14,7 @@ _MLX5 = r"\A(?>.*?(?<!\w)mlx5).*?"
 """From the driver's first name on: from each of its names, time would grow by their square."""
 
 NIC = Topic(
-    re.compile(r"mlx5|[Ll]ink|NETDEV|(?i:tx) timeout"),
+    re.compile(r"mlx5|[Ll]ink|NETDEV|(?i:tx)[ _]timeout"),
     (
         rule("nic_power", _MLX5 + r"insufficient power on the PCIe slot"),
         rule("nic_thermal", _MLX5 + r"high temperature", flags=re.IGNORECASE),
@@ -31,6 +31,7 @@ NIC = Topic(
             r"|health recovery failed)",
         ),
         rule("nic_tx_timeout", r"NETDEV WATCHDOG: .*transmit queue \d+ timed out"),
+        rule("nic_tx_timeout", rf"{BDF} \S+: tx_timeout: VSI"),
         rule("nic_tx_timeout", _MLX5 + r"TX timeout (?:detected|on queue)"),
         rule(
             "nic_link",

@@ -65,7 +65,7 @@ PANIC = Topic(
 STALL = Topic(
     re.compile(
         r"blocked|LOCKUP|stall|starved|hogged|NMI handler|RT throttling|hrtimer: interrupt"
-        r"|unstable|oom_cgroup"
+        r"|unstable|timer wakeup|oom_cgroup"
     ),
     (
         rule(
@@ -83,7 +83,7 @@ STALL = Topic(
         rule(
             "rcu_stall",
             r"\A(?>.*?rcu).*?(?:detected (?:expedited )?stalls?\b|self-detected stall|"
-            r"kthread starved for)",
+            r"kthread (?:starved for|timer wakeup didn't happen))",
         ),
         rule("rt_throttled", r"sched: (?:RT throttling activated|DL replenish)"),
         rule(
@@ -95,7 +95,7 @@ STALL = Topic(
         rule("nmi_long", r"NMI handler \(\S+\) took too long to run", fault=None),
         rule("nmi_long", r"hrtimer: interrupt took \d+ ns", fault=None),
         rule("clocksource", r"clocksource: .*Marking clocksource .* as unstable"),
-        rule("clocksource", r"TSC found unstable|Marking TSC unstable"),
+        rule("clocksource", r"TSC found unstable|[Mm]arking (?:TSC|tsc) unstable"),
     ),
 )
 
