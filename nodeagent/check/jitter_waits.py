@@ -221,9 +221,7 @@ def function(s: Seen) -> Iterator[Judged]:
                 subject,
                 message,
                 *evidence,
-                remedy=remedy
-                or f"trace who calls it: bpftrace -e 'kprobe:{t.name or 'FUNCTION'} "
-                "{ @[comm, kstack(4)] = count(); }'",
+                remedy=remedy or f"trace who it is: {_trace(t)}",
             )
 
 
