@@ -414,5 +414,5 @@ def _remedy(x: Difference) -> str:
             "card"
         )
     if x.weight is Weight.LINK:
-        return "sudo lspci -vv | grep -E '^[0-9a-f]|LnkSta:'  (then reseat card or riser)"
+        return "sudo lspci -vv | grep -E '^[0-9a-f]|LnkSta:'  # then reseat card or riser"
     return "sudo dmidecode -t memory; dmesg | grep -iE 'edac|mce|smpboot'"

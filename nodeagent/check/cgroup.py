@@ -27,25 +27,26 @@ REASONS = {
     # The longer first: one is part of another. GROUP and PARENT become the paths.
     "cpuset.cpus and cpuset.cpus.exclusive are empty": "echo CPUS > GROUP/cpuset.cpus",
     "cpuset.cpus is empty": "echo CPUS > GROUP/cpuset.cpus",
-    "Invalid cpu list in cpuset.cpus.exclusive": "grep -H . PARENT/*/cpuset.cpus.exclusive  (take "
-    "these CPUs out of every sibling, and give them to each ancestor's)",
-    "Parent is not a partition root": "echo root > PARENT/cpuset.cpus.partition, place the group "
-    "directly below the root, or set cpuset.cpus.exclusive in each ancestor (Linux 6.7 and newer)",
-    "Parent is an invalid partition root": "cat PARENT/cpuset.cpus.partition  (mend the parent's "
-    "partition first)",
-    "Cpu list in cpuset.cpus not exclusive": "grep -H . PARENT/*/cpuset.cpus  (take these CPUs out "
-    "of every sibling's)",
-    "Parent unable to distribute cpu downstream": "cat PARENT/cgroup.procs  (leave the parent a "
+    "Invalid cpu list in cpuset.cpus.exclusive": "grep -H . PARENT/*/cpuset.cpus.exclusive  # take "
+    "these CPUs out of every sibling, and give them to each ancestor's",
+    "Parent is not a partition root": "echo root > PARENT/cpuset.cpus.partition  # or place "
+    "the group directly below the root, or set cpuset.cpus.exclusive in each ancestor (Linux 6.7 "
+    "and newer)",
+    "Parent is an invalid partition root": "cat PARENT/cpuset.cpus.partition  # mend the parent's "
+    "partition first",
+    "Cpu list in cpuset.cpus not exclusive": "grep -H . PARENT/*/cpuset.cpus  # take these CPUs "
+    "out of every sibling's",
+    "Parent unable to distribute cpu downstream": "cat PARENT/cgroup.procs  # leave the parent a "
     "CPU of its own, or move its tasks into a child: a partition cannot take all CPUs of a parent "
-    "that has tasks)",
-    "hotplug": "echo 1 > /sys/devices/system/cpu/cpuN/online  (bring the CPUs online)",
-    "Enable partition not permitted": "echo CPUS > PARENT/cpuset.cpus.exclusive  (in each "
-    "ancestor first, as root of the initial user namespace)",
-    "Have remote partition underneath": "grep -rH . GROUP --include=cpuset.cpus.partition  (switch "
-    "the remote partition below off first: echo member > it)",
-    "partition config conflicts with housekeeping setup": "isolcpus= names these CPUs: drop it "
-    "(nohz_full= may stay) and keep the partition, or echo member > "
-    "GROUP/cpuset.cpus.partition",
+    "that has tasks",
+    "hotplug": "echo 1 > /sys/devices/system/cpu/cpuN/online  # bring the CPUs online",
+    "Enable partition not permitted": "echo CPUS > PARENT/cpuset.cpus.exclusive  # in each "
+    "ancestor first, as root of the initial user namespace",
+    "Have remote partition underneath": "grep -rH . GROUP --include=cpuset.cpus.partition  # "
+    "switch the remote partition below off first: echo member > it",
+    "partition config conflicts with housekeeping setup": "echo member > "
+    "GROUP/cpuset.cpus.partition  # or drop isolcpus=, which names these CPUs (nohz_full= may "
+    "stay), and keep the partition",
 }
 """What the kernel writes after `invalid`, and what helps."""
 
@@ -171,15 +172,15 @@ def throttled(s: Seen) -> Iterator[Judged]:
                 group,
                 f"throttled in {part:.0f} % of its periods ({held} of {periods}){why}",
                 *evidence,
-                remedy=f"echo max > {group}/cpu.max  (drop the quota, and limit the group by its "
-                "cpuset)",
+                remedy=f"echo max > {group}/cpu.max  # drop the quota, and limit the group by its "
+                "cpuset",
             )
         elif int(held):
             yield warn(
                 group,
                 f"throttled in {part:.3g} % of its periods ({held} of {periods}){why}",
                 *evidence,
-                remedy=f"echo max > {group}/cpu.max  (or a larger quota); a cpuset throttles "
+                remedy=f"echo max > {group}/cpu.max  # or a larger quota; a cpuset throttles "
                 "nothing",
             )
     s.whole(TOP, leaf="cpu.stat")
@@ -212,7 +213,7 @@ def _others(others: list[tuple[float, str, Evidence]], judged: int, *, loud: boo
         worst[0][1],
         sentence,
         *evidence,
-        remedy=f"systemd-cgls {worst[0][1]}  (whose it is); if it is a workload: echo max > "
+        remedy=f"systemd-cgls {worst[0][1]}  # whose it is; if it is a workload: echo max > "
         f"{worst[0][1]}/cpu.max, and limit it by its cpuset",
     )
 

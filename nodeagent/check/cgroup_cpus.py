@@ -78,8 +78,8 @@ def effective(s: Seen) -> Iterator[Judged]:
             f"it asked for CPUs {text} and has {have}: CPUs {lost} are missing{why}",
             saw(f"{group}/cpuset.cpus", text),
             saw(path, str(have)),
-            remedy=f"grep -H . {shown(group.rpartition('/')[0])}/cpuset.cpus*  (each parent needs "
-            f"{lost}; a sibling partition may hold them)",
+            remedy=f"grep -H . {shown(group.rpartition('/')[0])}/cpuset.cpus*  # each parent needs "
+            f"{lost}; a sibling partition may hold them",
         )
     for leaf in ("cpuset.cpus", "cpuset.effective_cpus"):
         s.whole(TOP, leaf=leaf)
@@ -122,8 +122,8 @@ def mems(s: Seen) -> Iterator[Judged]:
                 f"comes from node {text} only",
                 saw(f"{group}/cpuset.mems", text),
                 saw(f"{group}/cpuset.cpus.effective", str(cpus)),
-                remedy=f"echo {own[0].id} > {shown(group)}/cpuset.mems  (this moves its "
-                "pages: the group stalls meanwhile)",
+                remedy=f"echo {own[0].id} > {shown(group)}/cpuset.mems  # this moves its "
+                "pages: the group stalls meanwhile",
             )
     for leaf in ("cpuset.cpus", "cpuset.mems"):
         s.whole(TOP, leaf=leaf)

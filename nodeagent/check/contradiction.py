@@ -75,7 +75,7 @@ def gpu_node_unknown(s: Seen) -> Iterator[Judged]:
         *(Evidence(path="NVML", text=k) for k in knows[:3]),
         remedy=f"{ASK_OPERATOR}; GPUs on a pxb-pcie of their node"
         if s.snapshot.host.virtual
-        else "nvidia-smi topo -C -M -i N  (bind by what it says, or not at all); update the BIOS",
+        else "nvidia-smi topo -C -M -i N  # bind by what it says, or not at all; update the BIOS",
     )
 
 

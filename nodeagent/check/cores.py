@@ -102,7 +102,7 @@ def hybrid(s: Seen) -> Iterator[Judged]:
             f"of the isolated CPUs {cpus}, CPUs {both} are efficiency cores",
             saw(path, text),
             seen,
-            remedy=f"isolcpus={(cpus & fast) or fast}  (and nohz_full=, rcu_nocbs= alike)",
+            remedy=f"isolcpus={(cpus & fast) or fast}  # and nohz_full=, rcu_nocbs= alike",
         )
     else:
         yield ok(f"cpu {cpus}", "the isolated CPUs are performance cores", seen)
@@ -141,7 +141,7 @@ def priority_cores(s: Seen) -> Iterator[Judged]:
                 f"CPUs {top} are the fastest; the isolated CPUs {other} are not among them",
                 seen,
                 saw(path, text),
-                remedy=f"isolcpus={top - CpuSet.of((0,))}  (choose among these)",
+                remedy=f"isolcpus={top - CpuSet.of((0,))}  # choose among these",
             )
         else:
             yield ok(f"cpu {cpus}", "the isolated CPUs are the fastest cores", seen)
@@ -190,7 +190,7 @@ def numbering(s: Seen) -> Iterator[Judged]:
                 f"them {there}",
                 saw(path, text),
                 saw(f"{CPU}/cpu{min(pairs[0].ids)}/topology/thread_siblings_list", str(pairs[0])),
-                remedy=f"isolcpus={whole}  (and nohz_full=, rcu_nocbs= alike), then reboot",
+                remedy=f"isolcpus={whole}  # and nohz_full=, rcu_nocbs= alike; then reboot",
             )
             return
     nodes = [n for n in s.cpu_nodes if n.cpus]
@@ -202,7 +202,7 @@ def numbering(s: Seen) -> Iterator[Judged]:
             f"CPU numbers alternate between nodes here: {cpus} takes CPUs of nodes {some(mixed)}",
             saw(path, text),
             saw(f"sys/devices/system/node/node{nodes[0].id}/cpulist", str(nodes[0].cpus)),
-            remedy=f"isolcpus={nodes[0].cpus & cpus}  (one node's share, written as strides)",
+            remedy=f"isolcpus={nodes[0].cpus & cpus}  # one node's share, written as strides",
         )
     else:
         yield ok(f"cpu {cpus}", "the list fits the numbering of this machine", saw(path, text))

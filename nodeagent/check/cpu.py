@@ -62,8 +62,8 @@ def smt_split(s: Seen) -> Iterator[Judged]:
                 saw(f"{CPU}/cpu{min(c.ids)}/topology/thread_siblings_list", str(c))
                 for c in split[:3]
             ),
-            remedy=f"isolcpus={cpus | outside}  (whole cores; nohz_full= and rcu_nocbs= alike; "
-            f"{BOOT})",
+            remedy=f"isolcpus={cpus | outside}  # whole cores; nohz_full= and rcu_nocbs= alike; "
+            f"{BOOT}",
         )
     else:
         yield ok(f"cpu {cpus}", "whole cores are isolated", saw(path, text))
@@ -88,9 +88,9 @@ def zero_isolated(s: Seen) -> Iterator[Judged]:
             "cpu 0",
             "CPU 0 is isolated, but the kernel needs it for timekeeping and boot-time interrupts",
             saw(path, text),
-            remedy=f"isolcpus={cpus - core}  (nohz_full= and rcu_nocbs= alike; {BOOT})"
+            remedy=f"isolcpus={cpus - core}  # nohz_full= and rcu_nocbs= alike; {BOOT}"
             if cpus - core
-            else f"drop isolcpus= and nohz_full=  ({BOOT})",
+            else f"drop isolcpus= and nohz_full=  # {BOOT}",
         )
     else:
         yield ok("cpu 0", "CPU 0 is left to the system", saw(path, text))
@@ -131,7 +131,7 @@ def offline(s: Seen) -> Iterator[Judged]:
             f"cpu {off}",
             f"CPUs {off} are present and offline",
             *evidence,
-            remedy=f"echo 1 > /sys/devices/system/cpu/cpu{min(off.ids)}/online  (and the others)",
+            remedy=f"chcpu -e {off}",
         )
     else:
         yield ok(f"cpu {topology.online}", f"all {len(topology.online)} PUs are online", *evidence)
@@ -166,7 +166,7 @@ def mask_names_offline(s: Seen) -> Iterator[Judged]:
             saw(CMDLINE, a.text),
             saw(f"{CPU}/online", str(topology.online)),
             remedy=f"echo 1 > /sys/devices/system/cpu/cpu{min(cpus.ids)}/online, or: "
-            f"{a.name}={a.cpus - cpus}  ({BOOT})",
+            f"{a.name}={a.cpus - cpus}  # {BOOT}",
         )
     if not named:
         yield ok(some(a.name for a in found), "the boot arguments name online CPUs only")
@@ -282,8 +282,8 @@ def c_states(s: Seen) -> Iterator[Judged]:
             f"CPUs {where} may enter {len(deep)} idle states that take more than {most:g} us to "
             f"leave{unseen}",
             *(e for _, e in deep[:3]),
-            remedy=f"cpupower -c {where} idle-set -D {most:g}  (or hold /dev/cpu_dma_latency open "
-            "with 0)",
+            remedy=f"cpupower -c {where} idle-set -D {most:g}  # or hold /dev/cpu_dma_latency open "
+            "with 0",
         )
     else:
         yield ok("cpuidle", "no deep idle state is allowed there")
@@ -310,7 +310,7 @@ def idle_poll(s: Seen) -> Iterator[Judged]:
             "idle",
             "idle=poll keeps every idle CPU spinning: it costs turbo and slows SMT siblings",
             saw(CMDLINE, "idle=poll"),
-            remedy="cpupower -c CPUS idle-set -D 10  (isolated CPUs alone), and drop idle=poll "
+            remedy="cpupower -c CPUS idle-set -D 10  # isolated CPUs alone; and drop idle=poll "
             "from /etc/default/grub",
         )
     else:
@@ -338,7 +338,7 @@ def clocksource(s: Seen) -> Iterator[Judged]:
             "clocksource",
             f"the clock source is {now}: each reading of the time costs a device access",
             saw(CLOCK, now),
-            remedy="dmesg | grep -i tsc  (why the TSC was given up)",
+            remedy="dmesg | grep -i tsc  # why the TSC was given up",
         )
     else:
         yield ok("clocksource", f"the clock source is {now}", saw(CLOCK, now))
@@ -402,7 +402,7 @@ def l3_split(s: Seen) -> Iterator[Judged]:
             f"cpu {cpus}",
             f"the isolated set takes part of {len(part)} L3 groups: {some(part, 4)}",
             saw(path, text),
-            remedy=f"isolcpus={part[-1]}  (whole L3 groups; nohz_full= and rcu_nocbs= alike)",
+            remedy=f"isolcpus={part[-1]}  # whole L3 groups; nohz_full= and rcu_nocbs= alike",
         )
     else:
         yield ok(f"cpu {cpus}", f"{len(groups)} L3 groups, at most one isolated in part")

@@ -78,7 +78,7 @@ def boot_file(s: Seen) -> Iterator[Judged]:
                 "booted with it",
                 saw(file.source, file.arguments),
                 saw(CMDLINE, running),
-                remedy="update-grub (or grub2-mkconfig -o /boot/grub2/grub.cfg), then reboot",
+                remedy="update-grub  # or grub2-mkconfig -o /boot/grub2/grub.cfg; then reboot",
             )
         else:
             yield ok("boot arguments", "the running kernel has the file's isolation arguments")
@@ -125,7 +125,7 @@ def kernel_config(s: Seen) -> Iterator[Judged]:
             "debugging kernel",
             f"the kernel was built for debugging: {some(slow)}",
             *(saw(source, f"{o}=y") for o in slow[:3]),
-            remedy="uname -r; boot the distribution's production kernel",
+            remedy="uname -r  # boot the distribution's production kernel",
         )
     if not bad:
         yield ok("kernel", "the kernel has what the isolation arguments need", saw(source, "=y"))
@@ -158,7 +158,7 @@ def tuned_verify(s: Seen) -> Iterator[Judged]:
                 "tuned",
                 "tuned runs without a profile: nothing is tuned",
                 saw(told.source, "No current active profile."),
-                remedy="tuned-adm profile cpu-partitioning  (or latency-performance)",
+                remedy="tuned-adm profile cpu-partitioning  # or latency-performance",
             )
         else:
             yield ok("tuned", f"profile {told.profile or 'verified'}")
@@ -192,8 +192,8 @@ def irqbalance_says(s: Seen) -> Iterator[Judged]:
             f"isolated CPUs {open_to}",
             saw(source, f"left out: {left_out or 'none'}"),
             saw(*where),
-            remedy=f"IRQBALANCE_BANNED_CPULIST={cpus | left_out}  (in /etc/default/irqbalance; "
-            "systemctl restart irqbalance)",
+            remedy=f"IRQBALANCE_BANNED_CPULIST={cpus | left_out}  # in /etc/default/irqbalance; "
+            "systemctl restart irqbalance",
         )
     else:
         yield ok("irqbalance", f"it leaves CPUs {cpus} out", saw(source, str(left_out)))

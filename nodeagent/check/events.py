@@ -170,10 +170,11 @@ def _flaps(events: Sequence[KernelEvent]) -> Iterator[tuple[int, Incident]]:
 def _told(x: Incident) -> Judged:
     e = x.root
     number = cause(e) if cause(e) is not None else xid(e)
-    name = x.name
-    if number is not None and name.startswith("xid"):
-        name = f"Xid {name[4:]}"
-    sentence = f"{name}: {x.meaning.what}"
+    if number is not None and x.name.startswith("xid"):
+        sentence = f"Xid {x.name[4:]}: {x.meaning.what}"
+    else:
+        device = x.name.partition(" ")[2]
+        sentence = f"{device}: {x.meaning.what}" if device else x.meaning.what
     if x.before:
         corrected = sum(b.details.get("correctable") is True for b in x.before)
         fatal = sum(b.details.get("correctable") is False for b in x.before)
@@ -187,7 +188,8 @@ def _told(x: Incident) -> Judged:
         {p for p in (_gpu(y.bdf) for y in x.lines) if p and p not in x.name} - {_gpu(e.bdf)}
     )
     if rest > 0:
-        sentence += f"; {rest} more lines belong to it" + (f" ({some(peers)})" if peers else "")
+        more = "line belongs" if rest == 1 else "lines belong"
+        sentence += f"; {rest} more {more} to it" + (f" ({some(peers)})" if peers else "")
     grave = [b for b in x.before if b.details.get("correctable") is False]
     shown = [*x.before[:1], *grave[:1], e, *[y for y in x.lines if y is not e][:2]]
     return Judged(
@@ -211,5 +213,4 @@ def _pasted(x: Incident) -> str:
 
 
 def _line(e: KernelEvent) -> Evidence:
-    where = f"line {e.line}" + (f" of {e.file}" if e.file else "")
-    return saw(e.file or "kernel log", f"{where}: {e.text}")
+    return saw(e.file or "kernel log", f"line {e.line}: {e.text}")

@@ -164,7 +164,7 @@ def queues(s: Seen) -> Iterator[Judged]:
             f"{some(f'{n.name} has {n.rx_queues} receive queue(s)' for n in few)}; a feed wants "
             f"{need} or more",
             saw(f"{NET}/{few[0].name}/queues", f"{few[0].rx_queues} rx"),
-            remedy=f"ethtool -L {few[0].name} combined {need}  (the link goes down for a second)",
+            remedy=f"ethtool -L {few[0].name} combined {need}  # the link goes down for a second",
         )
     else:
         yield ok("net", some(f"{n.name} {n.rx_queues} queues" for n in up))
@@ -232,7 +232,7 @@ def ptp(s: Seen) -> Iterator[Judged]:
             some(n.name for n in bare),
             f"{some(n.name for n in bare)} has no PTP hardware clock: time stamps are software's",
             saw(f"{NET}/{bare[0].name}/device/ptp", "not there"),
-            remedy=f"ethtool -T {bare[0].name}  (what it can stamp)",
+            remedy=f"ethtool -T {bare[0].name}  # what it can stamp",
         )
     else:
         yield ok("net", f"{len(up)} NICs have PTP hardware clocks")
@@ -283,10 +283,10 @@ def nic_drops(s: Seen) -> Iterator[Judged]:
                 f"since boot ({leaf})",
                 saw(f"{at}/{leaf}", str(count)),
                 saw(f"{at}/rx_packets", str(packets)),
-                remedy=f"ethtool -m {n.name}; then exchange cable or transceiver"
+                remedy=f"ethtool -m {n.name}  # then exchange cable or transceiver"
                 if crc
-                else f"ethtool -g {n.name}; ethtool -G {n.name} rx MAX  (the link goes down for a "
-                "second)",
+                else f"ethtool -g {n.name}; ethtool -G {n.name} rx MAX  # the link goes down for a "
+                "second",
             )
             break
     if not judged:

@@ -109,7 +109,7 @@ def l3(s: Seen) -> Iterator[Judged]:
             f"cpu {cpus}",
             f"{sentence}: before Linux 5.19 the clusters of a device tree were called packages",
             saw(path, str(cpus)),
-            remedy="lscpu -e=CPU,CORE,SOCKET,CACHE  (plan by the L3 column)",
+            remedy="lscpu -e=CPU,CORE,SOCKET,CACHE  # plan by the L3 column",
         )
     else:
         yield warn(

@@ -50,11 +50,12 @@ def driver(s: Seen) -> Iterator[Judged]:
         s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf="driver")
         raise NotApplicable("no driver links are described")
     if bare:
+        module = "amdgpu" if bare[0].vendor == AMD else "nvidia"
         yield warn(
             f"gpu {some(p.bdf for p in bare)}",
             f"{len(bare)} of {len(gpus)} GPUs have no driver",
             *(saw(f"sys/bus/pci/devices/{p.bdf}/driver", "no such link") for p in bare[:3]),
-            remedy="modprobe nvidia (or amdgpu); dmesg | tail says why it does not load",
+            remedy=f"modprobe {module}; dmesg | tail -n 30  # why it does not load, if it does not",
         )
     elif len(vfio) < len(gpus):
         kinds = sorted({p.driver or "" for p in gpus})

@@ -124,7 +124,7 @@ def _state(g: GpuState) -> Iterator[Judged]:
     evidence = at(g, f"Fabric, State: {g.fabric_state}, Status: {g.fabric_status or 'N/A'}")
     mend = (
         "journalctl -u nvidia-fabricmanager -n 50; drain the node, then: systemctl restart "
-        "nvidia-fabricmanager  (its exit aborts every CUDA job)"
+        "nvidia-fabricmanager  # its exit aborts every CUDA job"
     )
     if "progress" in state or state == "2":
         yield warn(
@@ -236,8 +236,8 @@ def _up(b: NvlinkState) -> int:
 
 
 _RESET = (
-    "dmesg | grep -iE 'nvlink|sxid|xid.* 74'; drain the node, reset its GPUs (nvidia-smi "
-    "--gpu-reset), reseat bridge or board when it stays"
+    "dmesg | grep -iE 'nvlink|sxid|xid.* 74'  # then drain the node and reset its GPUs: "
+    "nvidia-smi --gpu-reset; reseat bridge or board when it stays"
 )
 
 
@@ -443,7 +443,8 @@ def rdma_port(s: Seen) -> Iterator[Judged]:
                 name,
                 f"port {name} has a link but is {p.state}: no subnet manager set it up",
                 evidence,
-                remedy="sminfo; start opensm or look at the switch's subnet manager",
+                remedy="sminfo  # then start opensm on one node, or look at the switch's "
+                "subnet manager",
             )
         elif p not in up:
             bad = True

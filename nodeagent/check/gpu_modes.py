@@ -128,7 +128,7 @@ def mode(s: Seen) -> Iterator[Judged]:
                 f"persistence mode is off on {len(off)} GPUs: the driver is loaded anew for each "
                 "job",
                 at(first, "Persistence Mode: Disabled"),
-                remedy="systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
+                remedy="systemctl enable --now nvidia-persistenced  # or nvidia-smi -pm 1",
             )
         )
     limits: dict[str, dict[float, list[str]]] = {}

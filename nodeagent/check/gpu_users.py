@@ -155,7 +155,7 @@ def _ids(s: Seen, e: Environ, key: str, items: list[str]) -> Iterator[Judged]:
                     key,
                     f"{key} names GPU {item}; there are {count} ({last}): {before}",
                     evidence,
-                    remedy=f"nvidia-smi -L; then export {key}="
+                    remedy=f"nvidia-smi -L; export {key}="
                     + (",".join(i for i in items if not i.isdigit() or int(i) < count) or "0"),
                 )
                 return
@@ -173,7 +173,7 @@ def _ids(s: Seen, e: Environ, key: str, items: list[str]) -> Iterator[Judged]:
                 key,
                 f"{key}: {item!r} is neither an index nor a UUID: {before}",
                 evidence,
-                remedy=f"export {key}=0,1 (commas, no ranges)",
+                remedy=f"export {key}=0,1  # commas, no ranges",
             )
             return
     names = {g.name for g in p.of(GpuListed)} | {g.name for g in p.of(GpuState) if g.name}
@@ -487,8 +487,8 @@ def holders(s: Seen) -> Iterator[Judged]:
                 who,
                 f"{sentence}: a reset or unbind of the GPU waits for it",
                 evidence,
-                remedy=f"stop it before the reset, and start it again after: kill {pid}, or "
-                "systemctl stop its unit",
+                remedy=f"ps -fp {pid}  # stop it before the reset (systemctl stop its unit, or "
+                f"kill {pid}) and start it again after",
             )
         else:
             yield warn(

@@ -405,7 +405,7 @@ def unit(s: Seen) -> Iterator[Judged]:
                 u.unit,
                 f"NUMAPolicy={policy} of {u.unit} has no NUMAMask=: systemd ignores it",
                 saw(u.source, f"NUMAPolicy={policy}"),
-                remedy="NUMAMask=0  (the node of the unit's device)",
+                remedy="NUMAMask=0  # the node of the unit's device",
             )
         if not bad:
             yield ok(u.unit, some(f"{k}={u.settings[k][-1]}" for k in keys if k in u.settings))
@@ -427,8 +427,8 @@ def _not_in_force(s: Seen, u: UnitFile) -> Judged | None:
                     "in the group pasted beside it",
                     wanted,
                     saw(path, names),
-                    remedy="echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control  (and in each "
-                    f"group on the way); systemctl daemon-reload; systemctl restart {u.unit}",
+                    remedy="echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control  # and in each "
+                    f"group on the way; systemctl daemon-reload; systemctl restart {u.unit}",
                 )
     group = group_cpus(s)
     if group is None or group[0] <= cpus:
@@ -462,8 +462,8 @@ def _wider(s: Seen, u: UnitFile) -> Judged | None:
         "its own, or its cpuset was changed, which resets the mask before Linux 6.2",
         saw(u.source, f"CPUAffinity={u.settings['CPUAffinity'][-1]}"),
         saw(t.source, f"allowed {t.allowed}"),
-        remedy=f"systemctl set-property system.slice AllowedCPUs={cpus}  (and user.slice; a "
-        "cpuset holds where a mask does not)",
+        remedy=f"systemctl set-property system.slice AllowedCPUs={cpus}  # and user.slice; a "
+        "cpuset holds where a mask does not",
     )
 
 

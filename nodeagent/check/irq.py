@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from nodeagent.check.isolation import quiet
 from nodeagent.check.record import Judged, NotApplicable, Seen, check, info, ok, saw, some, warn
@@ -50,6 +50,14 @@ def others(s: Seen, cpus: CpuSet) -> CpuSet:
     return (known or CpuSet.of(range(max(cpus.ids, default=0)))) - cpus
 
 
+def moved(irqs: Sequence[Irq], cpus: CpuSet) -> str:
+    """The commands that send interrupts to these CPUs."""
+    numbers = " ".join(str(i.number) for i in irqs)
+    if len(irqs) == 1:
+        return f"echo {cpus} > /proc/irq/{numbers}/smp_affinity_list"
+    return f"for i in {numbers}; do echo {cpus} > /proc/irq/$i/smp_affinity_list; done"
+
+
 def _named(irqs: Iterable[Irq]) -> str:
     names = [i.name for i in irqs if i.name]
     return f" ({some(names, 3)})" if names else ""
@@ -92,6 +100,7 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
         first = min(loose, key=lambda i: -fired[i.number])
         count = f"{first.name or first.number}: {fired[first.number]} on CPUs {cpus}"
         fires = (saw("proc/interrupts", count),) if first.counts else ()
+        rest = others(s, cpus)
         yield warn(
             f"irq {some(i.number for i in loose)}",
             f"{len(loose)} device interrupt{'s are' if len(loose) > 1 else ' is'} delivered to "
@@ -99,21 +108,17 @@ def on_isolated(s: Seen) -> Iterator[Judged]:
             *(told(s, i) for i in loose[:3]),
             *fires,
             saw(path, text),
-            remedy=(
-                f"echo {rest} > /proc/irq/{first.number}/smp_affinity_list"
-                if (rest := others(s, cpus))
-                else f"irqaffinity=0  (in GRUB_CMDLINE_LINUX, and leave CPU 0 out of {text})"
-            )
-            + ("  (each of them; " if len(loose) > 1 else "  (")
-            + "keep irqbalance from undoing it)",
+            remedy=f"{moved(loose, rest)}  # and keep irqbalance from undoing it"
+            if rest
+            else f"irqaffinity=0  # in GRUB_CMDLINE_LINUX, and leave CPU 0 out of {text}",
         )
     else:
         yield ok(f"cpu {cpus}", "no device interrupt is delivered there", saw(path, text))
     if kept:
         yield info(
             f"irq {some(i.number for i in kept)}",
-            f"{len(kept)} queues of drives belong to isolated CPUs; they fire only for I/O started "
-            "there, and the kernel manages their masks (a write gives EIO)",
+            f"queues of drives that belong to isolated CPUs: {len(kept)}; they fire only for I/O "
+            "started there, and the kernel manages their masks (a write gives EIO)",
             told(s, kept[0]),
         )
 
@@ -137,8 +142,8 @@ def _fired(s: Seen, cpus: CpuSet, irqs: list[Irq], where: Evidence) -> Judged:
         *(saw("proc/interrupts", f"{i.number}: {i.name}: {on[i.number]} on CPUs {cpus}")
           for i in mostly[:3]),
         where,
-        remedy=f"echo {others(s, cpus) or 0} > /proc/irq/{first.number}/smp_affinity_list  (then "
-        "look whether the count still rises; keep irqbalance from undoing it)",
+        remedy=f"echo {others(s, cpus) or 0} > /proc/irq/{first.number}/smp_affinity_list  # then "
+        "look whether the count still rises; keep irqbalance from undoing it",
     )  # fmt: skip
 
 
@@ -188,8 +193,10 @@ def remote_node(s: Seen) -> Iterator[Judged]:
             f"{lands(far[0][0])}, on another node",
             *(told(s, i) for i, _ in far[:3]),
             saw(f"proc/irq/{far[0][0].number}/node", str(far[0][1])),
-            remedy=f"echo {nodes[far[0][1]]} > /proc/irq/{far[0][0].number}/smp_affinity_list  "
-            "(each of them)",
+            remedy="; ".join(
+                moved([i for i, n in far if n == node], nodes[node])
+                for node in sorted({n for _, n in far})
+            ),
         )
     else:
         yield ok("irq", f"{judged} interrupts were looked at; those of NICs and GPUs are near")

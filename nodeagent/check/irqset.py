@@ -129,7 +129,7 @@ def irqbalance(s: Seen) -> Iterator[Judged]:
             f"irqbalance bans CPUs {banned or 'none'} by its configuration, so that the isolated "
             f"CPUs {open_to} get interrupts",
             *evidence,
-            remedy=f"{remedy}  (in /{path}; systemctl restart irqbalance)",
+            remedy=f"{remedy}  # in /{path}; systemctl restart irqbalance",
         )
     else:
         yield ok("irqbalance", f"it is told to leave CPUs {cpus} out", *evidence)
@@ -176,7 +176,7 @@ def one_cpu(s: Seen) -> Iterator[Judged]:
                 f"all {len(mine)} interrupts of {up[nic.bdf]} go to CPU {spread}",
                 *(saw(f"proc/irq/{i.number}/effective_affinity_list", str(lands(i)))
                   for i in mine[:2]),
-                remedy=f"echo CPU > /proc/irq/N/smp_affinity_list for each of "
+                remedy="echo CPU > /proc/irq/N/smp_affinity_list  # for each of "
                 f"{some(i.number for i in mine)}; or systemctl start irqbalance, which moves "
                 "interrupts that were pinned by hand too",
             )  # fmt: skip

@@ -33,7 +33,7 @@ DEFAULT_AFFINITY = "proc/irq/default_smp_affinity"
 LISTS = ("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "kthread_cpus")
 OTHER_ARGUMENTS = frozenset(["rcu_nocb_poll", "nohz", "rcu_nocbs_poll"])
 """Arguments of the kernel whose names look like one of these."""
-LACKS_NOHZ = "grep NO_HZ_FULL /boot/config-*  (boot a kernel that has it =y), or drop nohz_full="
+LACKS_NOHZ = "grep NO_HZ_FULL /boot/config-*  # boot a kernel that has it =y; or drop nohz_full="
 BOOT = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then update-grub and reboot"
 
 
@@ -115,14 +115,14 @@ def syntax(s: Seen) -> Iterator[Judged]:
                 name,
                 f"the kernel cannot read {found.text} ({found.error}) and ignores it",
                 evidence,
-                remedy=f"{name}=4-15  (a list of this form; {BOOT})",
+                remedy=f"{name}=4-15  # a list of this form; {BOOT}",
             )
         elif found.unknown_flags:
             yield warn(
                 name,
                 f"isolcpus has flags the kernel does not know: {', '.join(found.unknown_flags)}",
                 evidence,
-                remedy=f"isolcpus=managed_irq,domain,{found.cpus or 'LIST'}  ({BOOT})",
+                remedy=f"isolcpus=managed_irq,domain,{found.cpus or 'LIST'}  # {BOOT}",
             )
         elif last is not None and found.cpus and max(found.cpus.ids) > last:
             beyond = CpuSet.of(c for c in found.cpus if c > last)
@@ -131,7 +131,7 @@ def syntax(s: Seen) -> Iterator[Judged]:
                 f"{found.text} names CPUs {beyond}, but the highest possible CPU is {last}",
                 evidence,
                 saw("sys/devices/system/cpu/possible", str(s.snapshot.topology.possible)),
-                remedy=f"{name}={min(found.cpus.ids)}-N  (N is always the last CPU; {BOOT})",
+                remedy=f"{name}={min(found.cpus.ids)}-N  # N is always the last CPU; {BOOT}",
             )
         else:
             yield ok(name, f"{found.text} names CPUs {found.cpus or 'none of its own'}", evidence)
@@ -143,7 +143,7 @@ def syntax(s: Seen) -> Iterator[Judged]:
                 odd,
                 f"{odd}={value} is no argument of the kernel, it does nothing: {right}= is meant",
                 saw(CMDLINE, f"{odd}={value}"),
-                remedy=f"{right}={value}  ({BOOT})",
+                remedy=f"{right}={value}  # {BOOT}",
             )
     if not any_given:
         raise NotApplicable("the command line names no CPU list")
@@ -182,7 +182,7 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
             f"the kernel does not know {some(lost)}: {'they do' if len(lost) > 1 else 'it does'} "
             "nothing",
             saw("kernel log", f"Unknown kernel command line parameters {words}"),
-            remedy="; ".join(f"{meant(n)}={v} instead of {n}=" for n, v in slips) + f"  ({BOOT})"
+            remedy="; ".join(f"{meant(n)}={v} instead of {n}=" for n, v in slips) + f"  # {BOOT}"
             if (
                 slips := [
                     (n, v)
@@ -190,8 +190,8 @@ def unknown_parameters(s: Seen) -> Iterator[Judged]:
                     if n.replace("-", "_") not in LISTS
                 ]
             )
-            else "grep -E 'NO_HZ_FULL|RCU_NOCB_CPU' /boot/config-*  (boot a kernel that has them "
-            "=y), or drop the arguments",
+            else "grep -E 'NO_HZ_FULL|RCU_NOCB_CPU' /boot/config-*  # boot a kernel that has "
+            "them =y; or drop the arguments",
         )
     if not lost and "log/nohz-unsupported" not in texts:
         if "log/from-boot" not in texts:
@@ -234,7 +234,7 @@ def in_force(s: Seen) -> Iterator[Judged]:
             f"CPUs {found.cpus}",
             saw(CMDLINE, found.text),
             *((saw(ISOLATED, "empty"),) if empty else ()),
-            remedy=f"isolcpus={','.join(sorted({*found.flags, 'domain'}))},{found.cpus}  ({BOOT})"
+            remedy=f"isolcpus={','.join(sorted({*found.flags, 'domain'}))},{found.cpus}  # {BOOT}"
             "; or isolate them by a cpuset partition",
         )
         return
@@ -340,7 +340,7 @@ def consistent(s: Seen) -> Iterator[Judged]:
                     *evidence,
                     remedy=f"isolcpus={isolcpus.cpus | nohz.cpus} "
                     f"nohz_full={isolcpus.cpus | nohz.cpus}  "
-                    f"({BOOT})",
+                    f"# {BOOT}",
                 )
     both = (isolcpus.cpus if isolcpus else CpuSet()) | (nohz.cpus if nohz else CpuSet())
     offloaded = (rcu.cpus if rcu else CpuSet()) | (nohz.cpus if nohz else CpuSet())
@@ -350,7 +350,7 @@ def consistent(s: Seen) -> Iterator[Judged]:
             f"cpu {only}",
             f"isolated CPUs {only} are not in rcu_nocbs=: their RCU callbacks run on them",
             *evidence,
-            remedy=f"rcu_nocbs={both}  ({BOOT})",
+            remedy=f"rcu_nocbs={both}  # {BOOT}",
         )
     if isolcpus is None and nohz is not None and s.snapshot.texts.get(ISOLATED) == "":
         wrong = True
@@ -360,7 +360,7 @@ def consistent(s: Seen) -> Iterator[Judged]:
             "balanced onto them, and with a second one there the tick comes back",
             *evidence,
             saw(ISOLATED, "empty"),
-            remedy=f"isolcpus=managed_irq,domain,{nohz.cpus}  ({BOOT}), or a cpuset partition",
+            remedy=f"isolcpus=managed_irq,domain,{nohz.cpus}  # {BOOT}; or a cpuset partition",
         )
     if not wrong:
         yield ok(f"cpu {both}", f"the lists agree on CPUs {both}", *evidence)
@@ -392,7 +392,7 @@ def irqaffinity_overlap(s: Seen) -> Iterator[Judged]:
             f"cpu {both}",
             f"irqaffinity={irq.cpus} covers the isolated CPUs {both}: interrupts land there",
             *evidence,
-            remedy=f"irqaffinity={rest}  ({BOOT})" if rest else f"drop irqaffinity=  ({BOOT})",
+            remedy=f"irqaffinity={rest}  # {BOOT}" if rest else f"drop irqaffinity=  # {BOOT}",
         )
     else:
         yield ok(f"cpu {cpus}", f"irqaffinity={irq.cpus} leaves CPUs {cpus} out", *evidence)
@@ -424,7 +424,7 @@ def default_affinity(s: Seen) -> Iterator[Judged]:
             f"cpu {both}",
             f"new interrupts may start on the isolated CPUs {both}",
             *evidence,
-            remedy=f"irqaffinity={(online or mask) - cpus}  ({BOOT})",
+            remedy=f"irqaffinity={(online or mask) - cpus}  # {BOOT}",
         )
     else:
         yield ok(f"cpu {cpus}", "new interrupts start elsewhere", *evidence)
@@ -452,7 +452,7 @@ def kthread_cpus(s: Seen) -> Iterator[Judged]:
             f"cpu {both}",
             f"kthread_cpus={found.cpus} puts kernel threads on the isolated CPUs {both}",
             *evidence,
-            remedy=f"kthread_cpus={found.cpus - cpus}  ({BOOT})",
+            remedy=f"kthread_cpus={found.cpus - cpus}  # {BOOT}",
         )
     else:
         yield ok(f"cpu {cpus}", f"kthread_cpus={found.cpus} leaves CPUs {cpus} out", *evidence)
@@ -484,7 +484,7 @@ def workqueue(s: Seen) -> Iterator[Judged]:
             *evidence,
             remedy=f"echo {hex_mask(keep)} > /sys/devices/virtual/workqueue/cpumask"
             if keep
-            else f"isolcpus={min(2, max(cpus.ids))}-N  (leave housekeeping CPUs over; {BOOT})",
+            else f"isolcpus={min(2, max(cpus.ids))}-N  # leave housekeeping CPUs over; {BOOT}",
         )
     else:
         yield ok(f"cpu {cpus}", "unbound workqueues run elsewhere", *evidence)
@@ -526,15 +526,15 @@ def housekeeping(s: Seen) -> Iterator[Judged]:
             f"cpu {cpus}",
             f"every {known} CPU is isolated: none is left to the system",
             *evidence,
-            remedy=f"isolcpus={min(2, max(online.ids))}-N  (leave a core of each node out; {BOOT})",
+            remedy=f"isolcpus={min(2, max(online.ids))}-N  # leave a core of each node out; {BOOT}",
         )
     elif len(rest) < s.bounds["pus"]:
         yield warn(
             f"cpu {rest}",
             f"only CPUs {rest} are left to the system ({len(rest)} of {len(online)})",
             *evidence,
-            remedy=f"isolcpus={int(s.bounds['pus'])}-N  (or another list that leaves "
-            f"{s.bounds['pus']:g} PUs out; {BOOT})",
+            remedy=f"isolcpus={int(s.bounds['pus'])}-N  # or another list that leaves "
+            f"{s.bounds['pus']:g} PUs out; {BOOT}",
         )
     else:
         yield ok(f"cpu {rest}", f"{len(rest)} PUs are left to the system", *evidence)

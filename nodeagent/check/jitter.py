@@ -28,7 +28,7 @@ BOUNDS = {"isolated_us": 50, "other_us": 1000, "fail_us": 1000}
 IDLE = ("mwait", "intel_idle", "acpi_idle", "cpuidle", "poll_idle", "acpi_safe_halt",
         "default_idle", "cpu_idle", "do_idle", "amd_e400_idle", "psci_")  # fmt: skip
 IDLE_REMEDY = (
-    "cpupower -c CPUS idle-set -D 2  (no state that takes longer than 2 us to leave), or hold "
+    "cpupower -c CPUS idle-set -D 2  # no state that takes longer than 2 us to leave; or hold "
     "/dev/cpu_dma_latency open with 0 in the latency-critical process"
 )
 
@@ -78,7 +78,7 @@ def latency(s: Seen) -> Iterator[Judged]:
                 f"{report.tool}: {sum(r.overflows for r in cut)} samples lie beyond the histogram: "
                 "how late they were is not printed",
                 saw(report.source, f"overflows: {cut[0].overflows}"),
-                remedy="cyclictest -m -p 95 -i 200 -h 2000 -D 10m -a CPUS -t  (a longer histogram)",
+                remedy="cyclictest -m -p 95 -i 200 -h 2000 -D 10m -a CPUS -t  # a longer histogram",
             )
         if not late and not cut:
             worst = max(report.rows, key=lambda r: r.max_us)
@@ -114,7 +114,7 @@ def _late(s: Seen, report: Latencies, late: list[LatencyRow]) -> Judged:
         )
     evidence = saw(report.source, f"{_where(worst)}: max {worst.max_us:g} us")
     subject = f"cpu {some(cpus)}" if cpus else report.tool
-    task = "rtla timerlat top -c CPUS -a 50  (stops at the first late wake-up and names the cause)"
+    task = "rtla timerlat top -c CPUS -a 50  # stops at the first late wake-up and names the cause"
     severe = worst.max_us >= s.bounds["fail_us"] and limit == s.bounds["isolated_us"]
     judged = fail if severe else warn
     return judged(subject, message, evidence, remedy=task)
@@ -218,7 +218,7 @@ def _cause(a: Analysis) -> tuple[str, str]:
     return (
         f"the timer interrupt itself came {delay:g} us late{frame}: interrupts were off, or the "
         "hardware stood still",
-        "rtla osnoise top -c CPUS  (HW column: hardware); trace-cmd with irqsoff names who has "
+        "rtla osnoise top -c CPUS  # HW column: hardware; trace-cmd with irqsoff names who has "
         "interrupts off",
     )
 
@@ -254,7 +254,7 @@ def noise(s: Seen) -> Iterator[Judged]:
                 f"hardware noise: {worst.hardware} times on CPU {worst.cpu}, up to "
                 f"{worst.max_single_us:g} us; firmware (SMI) or a hypervisor took the CPU",
                 saw(report.source, f"CPU {worst.cpu}: HW {worst.hardware}"),
-                remedy="turbostat --show CPU,SMI --interval 10  (SMI counts up: firmware); else "
+                remedy="turbostat --show CPU,SMI --interval 10  # SMI counts up: firmware; else "
                 "ask "
                 "the hypervisor's owner",
             )
@@ -267,7 +267,7 @@ def noise(s: Seen) -> Iterator[Judged]:
                 f"interruption took {worst.max_single_us:g} us; {_who(worst)}",
                 saw(report.source, f"CPU {worst.cpu}: {worst.available_percent:g} %, max single "
                     f"{worst.max_single_us:g} us"),
-                remedy="rtla osnoise top -c CPUS -s 50 -t  (trace of the first one above 50 us)",
+                remedy="rtla osnoise top -c CPUS -s 50 -t  # trace of the first one above 50 us",
             )  # fmt: skip
         if not bad:
             yield ok("osnoise", f"{len(report.rows)} CPUs are quiet")

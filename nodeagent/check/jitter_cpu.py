@@ -42,7 +42,7 @@ FLOODS = frozenset({"TLB", "CAL", "NMI", "PMI", "IWI", "IPI1"})
 TICK = ("LOC", "arch_timer")
 TRACE_TICK = (
     "echo 1 > /sys/kernel/tracing/events/timer/tick_stop/enable; cat "
-    "/sys/kernel/tracing/trace_pipe  (says what needs the tick)"
+    "/sys/kernel/tracing/trace_pipe  # says what needs the tick"
 )
 
 
@@ -274,8 +274,8 @@ def steal(s: Seen) -> Iterator[Judged]:
         "hypervisor",
         f"{worst:.1f} % of {who} is stolen by the hypervisor",
         saw(source, f"{who}: steal {worst:.1f} %"),
-        remedy="mpstat -P ALL 10  (proof for the host's owner, who must give dedicated "
-        "vCPUs: nothing in the guest changes this)",
+        remedy="mpstat -P ALL 10  # proof for the host's owner, who must give dedicated "
+        "vCPUs: nothing in the guest changes this",
     )
 
 
@@ -326,8 +326,8 @@ def clock(s: Seen) -> Iterator[Judged]:
                 slow,
                 "runs slowly while busy",
                 lambda u: f"{u.busy_mhz:g} MHz of {u.tsc_mhz:g} at {u.busy_percent:g} % busy",
-                "cpupower frequency-set -g performance; turbostat --show PkgWatt,PkgTmp  (power or "
-                "heat limit?)",
+                "cpupower frequency-set -g performance; turbostat --show PkgWatt,PkgTmp  # power "
+                "or heat limit?",
             ),
             (
                 hot,

@@ -60,7 +60,7 @@ def machine_stall(s: Seen) -> Iterator[Judged]:
                 f"{len(groups)} stalls of up to {worst:g} us; {len(whole)} of them on all "
                 f"{len(cpus)} canaries at once: mostly a matter of single CPUs",
                 evidence,
-                remedy="rtla timerlat top -c CPU -a 50  (names what ran instead)",
+                remedy="rtla timerlat top -c CPU -a 50  # names what ran instead",
             )
             continue
         message = (
@@ -88,8 +88,8 @@ def machine_stall(s: Seen) -> Iterator[Judged]:
             "whole machine",
             message + ("; no listed call goes with them" if calls else ""),
             evidence,
-            remedy="turbostat --show CPU,SMI --interval 10 during such stalls, and strace -ttt -e "
-            "ioctl of what polls the GPU: firmware counts SMIs, a poller's times agree",
+            remedy="turbostat --show CPU,SMI --interval 10  # during such stalls, and strace -ttt "
+            "-e ioctl of what polls the GPU: firmware counts SMIs, a poller's times agree",
         )
 
 

@@ -72,7 +72,7 @@ def run_queue(s: Seen) -> Iterator[Judged]:
                 f"{beyond} of {queue.count} waits for a CPU took {s.bounds['wait_us'] / 1000:g} ms "
                 f"or longer, the longest {_span(low, high)}",
                 saw(queue.source, f"{beyond} beyond {s.bounds['wait_us']:g} us"),
-                remedy="runqslower -P 1000  (who waited, and what ran before)",
+                remedy="runqslower -P 1000  # who waited, and what ran before",
             )
     cpus = len(s.snapshot.topology.online)
     for crowd in crowds:
@@ -100,7 +100,7 @@ def _waited(s: Seen, report: Waits, rows: list[Wait]) -> Iterator[Judged]:
         ]
         cpus = sorted({c for w in late if (c := bound_cpu(w.task)) is not None})
         kernel = sum(is_kernel(w.task) for w in late)
-        remedy = "runqslower -P 1000  (the column PREV COMM names what held the CPU)"
+        remedy = "runqslower -P 1000  # the column PREV COMM names what held the CPU"
         if kernel < len(late):
             remedy += "; give these tasks CPUs of their own (cpuset), or lower the load"
         yield warn(
@@ -123,8 +123,8 @@ def _waited(s: Seen, report: Waits, rows: list[Wait]) -> Iterator[Judged]:
             + ": more threads want to run than there are CPUs, though no quota need be reached",
             *(saw(report.source, f"{w.task or w.pid}: {p:.0f} % waiting") for w, p in slow[:4]),
             *([saw(EFFECTIVE, cpus_text)] if cpus_text else []),
-            remedy="echo MORE_CPUS > /sys/fs/cgroup/GROUP/cpuset.cpus  (one core for each "
-            "thread that spins), or fewer threads",
+            remedy="echo MORE_CPUS > /sys/fs/cgroup/GROUP/cpuset.cpus  # one core for each "
+            "thread that spins; or fewer threads",
         )
 
 
@@ -284,7 +284,7 @@ def switches(s: Seen) -> Iterator[Judged]:
                 f"task {r.task}",
                 f"{r.task} was {', '.join(told)}: it shares its CPU or is not pinned",
                 saw(r.source, ", ".join(told)),
-                remedy="taskset -pc CPUS PID; runqslower -P 100  (who else runs there)",
+                remedy="taskset -pc CPUS PID; runqslower -P 100  # who else runs there",
             )
     if not bad:
         yield ok("switches", f"{len(rows)} tasks stay on their CPUs", saw(rows[0].source, "rates"))

@@ -298,7 +298,7 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
                 # One line each, with nothing that moves a cursor: they quote what was read.
                 subject=visible(judged.subject),
                 message=visible(judged.message),
-                evidence=judged.evidence,
+                evidence=tuple(dict.fromkeys(judged.evidence)),
                 remedy=visible(judged.remedy),
             )
             waive = policy.waived(finding, today)
@@ -308,8 +308,12 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
                 told = f"{finding.message} (its waiver ran out on {old.until}: {old.reason})"
                 finding = dataclasses.replace(finding, message=told)
             found.append(finding)
-    if snapshot.pasted is not None and all(
-        f.verdict in (Verdict.NA, Verdict.INFO) or f.id.startswith(_ABOUT_INPUT) for f in found
+    if (
+        snapshot.pasted is not None
+        and all(
+            f.verdict in (Verdict.NA, Verdict.INFO) or f.id.startswith(_ABOUT_INPUT) for f in found
+        )
+        and not any(f.id == _NOTHING.id and f.verdict is Verdict.UNKNOWN for f in found)
     ):
         found.append(_NOTHING)
     return tuple(found)

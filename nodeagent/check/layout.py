@@ -76,7 +76,7 @@ def guest_cells(s: Seen) -> Iterator[Judged]:
                 f"{len(g.passthrough)} devices are passed into a guest with one flat NUMA cell: "
                 "which of them are near each other is hidden",
                 evidence,
-                remedy="virsh edit DOMAIN  (on the host): describe its nodes as cells, each with a "
+                remedy="virsh edit DOMAIN  # on the host: describe its nodes as cells, each with a "
                 "pcie-expander-bus",
             )
         if split := _split(g):
@@ -85,7 +85,7 @@ def guest_cells(s: Seen) -> Iterator[Judged]:
                 "cell",
                 f"the cells cut cores in two: CPUs {split} are siblings in the guest",
                 evidence,
-                remedy="virsh edit DOMAIN  (on the host): give each cell whole cores, numbered as "
+                remedy="virsh edit DOMAIN  # on the host: give each cell whole cores, numbered as "
                 "the guest numbers "
                 "them (siblings adjacent)",
             )
@@ -187,10 +187,10 @@ def _complaints(complaints: tuple[SlurmComplaint, ...]) -> Iterator[Judged]:
         if boundary
         else f"slurmd complains {len(complaints)} times: {complaints[0].text[:120]}",
         *(saw(c.source, f"line {c.line}: {c.text}") for c in complaints[:3]),
-        remedy="SlurmdParameters=numa_node_as_socket (or l3cache_as_socket) in slurm.conf, then "
-        "scontrol reconfigure; in gres.conf use AutoDetect=nvml and leave Cores= out"
+        remedy="SlurmdParameters=numa_node_as_socket  # or l3cache_as_socket, in slurm.conf; "
+        "then scontrol reconfigure; in gres.conf use AutoDetect=nvml and leave Cores= out"
         if boundary
-        else "slurmd -C; slurmd -G; then correct slurm.conf or gres.conf",
+        else "slurmd -C; slurmd -G  # then correct slurm.conf or gres.conf",
     )
 
 
@@ -235,7 +235,7 @@ def _lines(s: Seen, lines: tuple[GresLine, ...], nodes: tuple[SlurmNode, ...]) -
             "gres.conf",
             f"gres.conf names {len(files)} GPUs, the machine has {len(matrix.gpus)}",
             *(saw(x.source, f"line {x.line}: {x.text}") for x in lines[:3]),
-            remedy="AutoDetect=nvml in gres.conf; then Gres=gpu:N in slurm.conf as it finds",
+            remedy="AutoDetect=nvml  # in gres.conf; then Gres=gpu:N in slurm.conf as it finds",
         )
 
 
@@ -289,7 +289,7 @@ def dimms(s: Seen) -> Iterator[Judged]:
             some(where, 4),
             f"DIMMs of {len(sizes)} sizes: {what}",
             saw(slots[0].source, f"{some(where, 4)}: {odd >> 30} GiB"),
-            remedy="dmidecode -t memory; use DIMMs of one size, or fill channels by the board's "
+            remedy="dmidecode -t memory  # use DIMMs of one size, or fill channels by the board's "
             "manual",
         )
     slow = [d for d in filled if d.speed_mts and d.configured_mts

@@ -108,7 +108,7 @@ def neighbours(s: Seen) -> Neighbours:
         },
         node={p.bdf: p.numa_node for p in topology.pci},
         direct=frozenset(frozenset((r.a, r.b)) for r in topology.relations if r.links),
-        source="sys/bus/pci/devices",
+        source="/sys/bus/pci/devices",
     )
 
 
@@ -188,9 +188,9 @@ def gpu_nic(s: Seen) -> Iterator[Judged]:
         sentence = f"{who} NIC on their node: the nearest is across the socket interconnect (SYS)"
         evidence = Evidence(path=n.source, text=f"{far[0]} to {n.nearest(far[0])[1][0]}: SYS")
         remedy = s.mend(
-            "export NCCL_NET_GDR_LEVEL=PHB  (no GPUDirect across sockets), or move a NIC to a slot "
+            "export NCCL_NET_GDR_LEVEL=PHB  # no GPUDirect across sockets; or move a NIC to a slot "
             "of that socket",
-            "export NCCL_NET_GDR_LEVEL=PHB  (no GPUDirect across sockets)",
+            "export NCCL_NET_GDR_LEVEL=PHB  # no GPUDirect across sockets",
         )
         # One NIC cannot be near the GPUs of two sockets: that machine is as it was bought.
         if none_near or len(n.nics) >= len(homes) > 0:
@@ -256,7 +256,7 @@ def gpu_peers(s: Seen) -> Iterator[Judged]:
             Evidence(path=n.source, text=f"{a} to {b}: {n.path(a, b)}"),
             remedy=f"export {_visible(s)}="
             + ",".join(str(n.gpus.index(g)) for g in max(groups.values(), key=len))
-            + "  (a group inside one node), or move a card",
+            + "  # a group inside one node; or move a card",
         )
     else:
         yield ok(f"gpu {some(n.gpus, 16)}", text)

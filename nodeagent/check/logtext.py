@@ -21,7 +21,7 @@ class Meaning:
 _F, _W, _I = Verdict.FAIL, Verdict.WARN, Verdict.INFO
 _CLEAR = (
     "find /sys/fs/cgroup{group} -mindepth 1 -depth -name '{file}' -exec sh -c 'echo > \"$1\"' _ "
-    "{{}} \\;   (children first, then the group itself)"
+    "{{}} \\;  # children first, then the group itself"
 )
 _SYS_NICE = (
     "give it the right: --cap-add SYS_NICE (docker, podman), "
@@ -32,8 +32,8 @@ _DELETE_STATE = (
     "/var/lib/kubelet/memory_manager_state; systemctl start kubelet"
 )
 UNUSED = (
-    'for f in /dev/shm/*; do fuser -s "$f" || echo rm "$f"; done  (as root: prints what nobody has '
-    "open, and removes nothing)"
+    'for f in /dev/shm/*; do fuser -s "$f" || echo rm "$f"; done  # as root: prints what nobody '
+    "has open, and removes nothing"
 )
 _ROOM = "--shm-size=16g or --ipc=host for the container; emptyDir with medium: Memory in Kubernetes"
 
@@ -195,8 +195,8 @@ MEANINGS: Mapping[str, Meaning] = {
         _F, "memory policy",
         "numactl could not set its {what}: a node it names is not allowed here "
         "(Mems_allowed_list) or not there",
-        "grep Mems_allowed_list /proc/self/status; widen cpuset.mems of the group "
-        "(docker --cpuset-mems) or name an allowed node",
+        "grep Mems_allowed_list /proc/self/status  # name an allowed node, or widen "
+        "cpuset.mems of the group (docker --cpuset-mems)",
     ),
     "pinning/membind": Meaning(
         _F, "memory policy", "numactl could not set its {what}: {error}", _SYS_NICE
@@ -235,7 +235,7 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "pinning/no-numactl": Meaning(
         _W, "numactl", "numactl is not installed: the requested binding was NOT applied",
-        "apt-get install numactl (in the image), then read the masks back: "
+        "apt-get install numactl  # in the image; then read the masks back: "
         "grep allowed_list /proc/PID/status",
     ),
     "pinning/no-memory-bind": Meaning(
@@ -275,15 +275,15 @@ MEANINGS: Mapping[str, Meaning] = {
     # ---- memory
     "memory/eal-no-pages": Meaning(
         _W, "huge pages", "DPDK found no free huge pages of {kb} kB{where}",
-        "echo {pages} > {pool}/nr_hugepages  (as many as it asks for; not needed while it runs on "
-        "pages of another size)",
+        "echo {pages} > {pool}/nr_hugepages  # as many as it asks for; not needed while it runs on "
+        "pages of another size",
     ),
     "memory/eal-socket": Meaning(
         _F, "node {node}",
         "DPDK asked for {want} MB on node {node} and found {have} MB of free huge pages there",
         "n=$(( {want} / 2 )); echo $n > "
-        "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages  (2 MiB pages "
-        "for {want} MB; at boot: hugepages={node}:$n)",
+        "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages  # 2 MiB "
+        "pages for {want} MB; at boot: hugepages={node}:$n",
     ),
     "memory/eal-init": Meaning(
         _F, "DPDK memory", "DPDK got no memory: no usable huge pages",
@@ -370,13 +370,13 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "shm/allocate": Meaning(
         _F, "/dev/shm", "shared memory could not be allocated: /dev/shm is full or too small",
-        "df -h /dev/shm; " + _ROOM,
+        "df -h /dev/shm  # " + _ROOM,
     ),
     "shm/bus": Meaning(
         _F, "/dev/shm",
         "a process died of SIGBUS: it touched shared memory (or a file) beyond what the tmpfs had "
         "left",
-        "df -h /dev/shm; " + _ROOM,
+        "df -h /dev/shm  # " + _ROOM,
     ),
     "shm/files": Meaning(
         _F, "open files", "too many open files: each shared tensor holds a descriptor",
@@ -427,8 +427,9 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "feed/xdp-attach": Meaning(
         _F, "XDP", "the XDP program was not attached in native mode",
-        "ip link set NIC mtu 1500; ethtool -K NIC lro off; ethtool -L NIC combined HALF  (each may "
-        "take the link down for a second)",
+        "ip link set NIC mtu 1500; ethtool -K NIC lro off; ethtool -L NIC combined HALF  # each "
+        "may "
+        "take the link down for a second",
     ),
     "feed/conntrack": Meaning(
         _F, "nf_conntrack", "the connection table is full: packets are dropped",

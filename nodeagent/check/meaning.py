@@ -22,8 +22,8 @@ class Meaning:
     remedy: str = ""
 
 
-AROUND = "dmesg -Tw  (watch whether it comes again, and read the lines around it)"
-RESET = "drain the node, then nvidia-smi --gpu-reset -i GPU (all GPUs of an NVSwitch machine)"
+AROUND = "dmesg -Tw  # watch whether it comes again, and read the lines around it"
+RESET = "drain the node, then nvidia-smi --gpu-reset -i GPU  # all GPUs of an NVSwitch machine"
 REBOOT = "drain the node and reboot it; when it comes again, reseat or replace the GPU"
 SERVICE = "drain the node; nvidia-bug-report.sh; have the GPU replaced"
 APPLICATION = "nothing on the node; compute-sanitizer PROGRAM finds it"
@@ -45,7 +45,7 @@ XIDS: dict[int, Meaning] = {
     68: Meaning(
         W,
         "video decoder exception",
-        "dmesg -Tw  (restart the application, watch whether it comes again)",
+        "dmesg -Tw  # restart the application, watch whether it comes again",
     ),
     69: Meaning(I, "graphics class error, usually the application's own", APPLICATION),
     74: Meaning(F, "NVLink error", LINKS),
@@ -53,7 +53,7 @@ XIDS: dict[int, Meaning] = {
     80: Meaning(
         W,
         "corrupted data was sent to the GPU",
-        "lspci -vvs BDF  (is the link at full speed and width?)",
+        "lspci -vvs BDF  # is the link at full speed and width?",
     ),
     92: Meaning(W, "high rate of single-bit ECC errors", "nvidia-smi -q -d ECC; plan a reset"),
     94: Meaning(
@@ -135,7 +135,7 @@ KINDS: dict[str, Meaning] = {
         F, "the PCIe link went down", "lspci -vvs BDF; reseat the card, look at its power"
     ),
     "mce": Meaning(W, "machine check", "ras-mc-ctl --summary; mcelog --client"),
-    "edac": Meaning(W, "memory errors were corrected", "ras-mc-ctl --errors names the DIMM"),
+    "edac": Meaning(W, "memory errors were corrected", "ras-mc-ctl --errors  # names the DIMM"),
     "ghes": Meaning(W, "firmware reports a hardware error", "ipmitool sel elist"),
     "memory_failure": Meaning(
         F, "a page of memory is poisoned", "ras-mc-ctl --errors; replace the DIMM"
@@ -189,22 +189,22 @@ KINDS: dict[str, Meaning] = {
     "hung_task": Meaning(
         W,
         "a task was blocked for minutes, mostly on I/O or a lock",
-        "echo w > /proc/sysrq-trigger shows where; look at the disk or NFS",
+        "echo w > /proc/sysrq-trigger; dmesg | tail -n 200  # shows where; look at the disk or NFS",
     ),
     "soft_lockup": Meaning(
         F,
         "a CPU was stuck in the kernel",
-        "dmesg -T | less  (the stack below the line); update the driver it names",
+        "dmesg -T | less  # the stack below the line; update the driver it names",
     ),
     "rcu_stall": Meaning(
         W,
         "a CPU did not pass through RCU for long",
-        "ps -eLo psr,cls,rtprio,comm | grep FF  (a spinning FIFO thread does this)",
+        "ps -eLo psr,cls,rtprio,comm | grep FF  # a spinning FIFO thread does this",
     ),
     "workqueue_lockup": Meaning(
         W,
         "workers of a CPU made no progress",
-        "ps -eLo psr,cls,rtprio,comm | grep FF  (a FIFO thread starves that CPU)",
+        "ps -eLo psr,cls,rtprio,comm | grep FF  # a FIFO thread starves that CPU",
     ),
     "rt_throttled": Meaning(
         W,
@@ -219,7 +219,7 @@ KINDS: dict[str, Meaning] = {
     "panic": Meaning(
         F,
         "the kernel panicked",
-        "journalctl -k -b -1 -e  (what came before); kdump for the next one",
+        "journalctl -k -b -1 -e  # what came before; kdump for the next one",
     ),
     "oops": Meaning(F, "a bug of the kernel was hit", "reboot; report the stack below the line"),
 }

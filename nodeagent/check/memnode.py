@@ -67,7 +67,7 @@ def exhausted(s: Seen) -> Iterator[Judged]:
                 f"{(n.memory_free_bytes or 0) >> 10} kB, with page cache "
                 f"{(n.memory_available_bytes or 0) >> 10} kB",
             ),
-            remedy=f"numastat -p $(pgrep -d' ' .)  | sort -k{n.id + 2} -n | tail  (who holds it)",
+            remedy=f"numastat -p $(pgrep -d' ' .)  | sort -k{n.id + 2} -n | tail  # who holds it",
         )
     if not low:
         least = min(told, key=lambda n: (n.memory_available_bytes or 0) / (n.memory_bytes or 1))
@@ -154,7 +154,7 @@ def ecc(s: Seen) -> Iterator[Judged]:
     uncorrected, corrected = counts["ue_count"], counts["ce_count"]
     if not uncorrected and not corrected:
         raise NotApplicable("no EDAC driver counts memory errors here")
-    remedy = "ras-mc-ctl --errors; ipmitool sel list | grep -i mem; then exchange that DIMM"
+    remedy = "ras-mc-ctl --errors; ipmitool sel list | grep -i mem  # then exchange that DIMM"
     bad = False
     for mc, count in uncorrected.items():
         if count:
@@ -317,7 +317,7 @@ def flat_distances(s: Seen) -> Iterator[Judged]:
             f"nodes {near[1]} and {near[2]} of one package are as far apart ({near[0]}) as nodes "
             f"{far[1]} and {far[2]} of two ({far[0]})",
             *evidence,
-            remedy="lscpu -e=CPU,NODE,SOCKET  (plan by socket, not by distance)",
+            remedy="lscpu -e=CPU,NODE,SOCKET  # plan by socket, not by distance",
         )
     else:
         yield ok("numa", f"{near[0]} inside a package, {far[0]} and more across", *evidence)
@@ -352,5 +352,5 @@ def gpu_order(s: Seen) -> Iterator[Judged]:
             "gpu",
             f"GPUs do not follow the node numbers: {said}",
             evidence,
-            remedy=f"numactl -N {order[0]} -m {order[0]} PROGRAM  (for GPU 0; likewise the others)",
+            remedy=f"numactl -N {order[0]} -m {order[0]} PROGRAM  # for GPU 0; likewise the others",
         )

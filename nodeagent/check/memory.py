@@ -83,8 +83,8 @@ def hugepages_reserved(s: Seen) -> Iterator[Judged]:
                 f"{count} huge pages of {size >> 10} kB are asked for, {have} are there",
                 saw(CMDLINE, text),
                 saw(path, by_node),
-                remedy="grep -rs nr_hugepages /etc/sysctl.d /etc/rc.local /etc/systemd  (who "
-                f"writes it later); at boot: {text.split()[0]} hugepages={count}",
+                remedy="grep -rs nr_hugepages /etc/sysctl.d /etc/rc.local /etc/systemd  # who "
+                f"writes it later; at boot: {text.split()[0]} hugepages={count}",
             )
         else:
             yield ok(
@@ -228,7 +228,7 @@ def swap(s: Seen) -> Iterator[Judged]:
             "vm.swappiness",
             f"{state} and vm.swappiness is {value}",
             *evidence,
-            remedy="sysctl -w vm.swappiness=1; swapoff -a only while more memory is available "
+            remedy="sysctl -w vm.swappiness=1  # swapoff -a only while more memory is available "
             "than swapped out (free -m): it reads all of it back in",
         )
     elif value > s.bounds["swappiness"]:

@@ -67,7 +67,7 @@ XSK = (
      "in the socket: no buffer or a frame larger than a chunk",
      "chunk size >= MTU + headroom; fill ring full at start; bind with XDP_USE_NEED_WAKEUP"),
 )  # fmt: skip
-RING_UP = "ethtool -G NIC rx 4096; ethtool -L NIC combined N; move the consumer to the NIC's node"
+RING_UP = "ethtool -G NIC rx 4096; ethtool -L NIC combined N  # move the consumer to the NIC's node"
 
 
 def _rise(
@@ -184,7 +184,7 @@ def loss(s: Seen) -> Iterator[Judged]:
             total = max((v for k, v in values.items() if k not in lost), default=0)
             yield _lost(s, row.name or "ring", "in the ring: the reader was lapped",
                         max(lost.values()), total, lost, row.source,
-                        "taskset -pc CPU PID  (pin the reader); a larger ring")  # fmt: skip
+                        "taskset -pc CPU PID  # pin the reader; a larger ring")  # fmt: skip
     if not bad:
         yield ok("packets", f"{len(rows)} sets of counters show no loss")
 
@@ -252,7 +252,7 @@ def nic_driver(s: Seen) -> Iterator[Judged]:
                 who,
                 f"driver {row.driver} has no AF_XDP zero-copy: sockets run in copy mode",
                 evidence,
-                remedy="ethtool -i NIC  (ice, i40e, mlx5_core can); recvmmsg or AF_PACKET on it",
+                remedy="ethtool -i NIC  # ice, i40e, mlx5_core can; recvmmsg or AF_PACKET on it",
             )
         else:
             yield ok(who, f"driver {row.driver} can do zero-copy", evidence)
@@ -285,8 +285,8 @@ def queues(s: Seen) -> Iterator[Judged]:
             if now == 1 and most > 1:
                 yield warn(
                     who, f"{who} uses one queue of {most}", evidence,
-                    remedy=f"ethtool -L {who} combined {min(most, 8)}  (the link goes down for a "
-                    "second)",
+                    remedy=f"ethtool -L {who} combined {min(most, 8)}  # the link goes down for a "
+                    "second",
                 )  # fmt: skip
             else:
                 yield ok(
@@ -298,7 +298,7 @@ def queues(s: Seen) -> Iterator[Judged]:
         if now and now < s.bounds["descriptors"] and most >= 2 * now:
             yield warn(
                 who, f"{who} has {now} receive descriptors of {most} possible", evidence,
-                remedy=f"ethtool -G {who} rx {min(most, 4096)}  (the link goes down for a second)",
+                remedy=f"ethtool -G {who} rx {min(most, 4096)}  # the link goes down for a second",
             )  # fmt: skip
         else:
             yield ok(who, f"{now} receive descriptors of {most}", evidence)

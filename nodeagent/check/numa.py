@@ -211,7 +211,7 @@ def uneven(s: Seen) -> Iterator[Judged]:
                 subject,
                 f"{sizes}, {most}: are DIMMs missing?",
                 *evidence,
-                remedy="sudo dmidecode -t memory | grep -E 'Locator|Size'  (compare the sockets)",
+                remedy="sudo dmidecode -t memory | grep -E 'Locator|Size'  # compare the sockets",
             )
     else:
         yield ok(

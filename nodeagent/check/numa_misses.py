@@ -54,8 +54,8 @@ def misses(s: Seen) -> Iterator[Judged]:
                     node,
                     f"{part:.0f} % {sentence}",
                     saw(path, f"numa_hit {hit}, numa_miss {miss}, numa_foreign {foreign}"),
-                    remedy="numastat -m | grep -E 'MemFree|FilePages|AnonPages' shows what fills "
-                    "the node; echo 1 > /proc/sys/vm/drop_caches frees page cache (of all "
+                    remedy="numastat -m | grep -E 'MemFree|FilePages|AnonPages'  # shows what "
+                    "fills the node; echo 1 > /proc/sys/vm/drop_caches frees page cache (of all "
                     "nodes: files are then read from disk again)",
                 )
     if not judged:

@@ -98,7 +98,7 @@ def cpu(s: Seen) -> Iterator[Judged]:
             f"{p.name} ({p.pid}) used {p.cpu_s:.1f} s of CPU time in {p.age_s:.0f} s "
             f"({100 * p.cpu_s / p.age_s:.1f} % of a CPU)",
             saw(f"/proc/{p.pid}/stat", p.text),
-            remedy="nodeagentctl status  (names the part); set a longer [daemon] snapshot_s",
+            remedy="nodeagentctl status  # names the part; set a longer [daemon] snapshot_s",
         )
     if not hot:
         most = max(settled, key=lambda p: p.cpu_s / p.age_s)

@@ -79,8 +79,8 @@ def damaged(s: Seen) -> Iterator[Judged]:
 @check(
     "paste.recognised",
     "every pasted file is of a kind that is understood",
-    means="UNKNOWN for files that are not understood, and when no check applies to what is there. "
-    "INFO for single blocks of a report that are not.",
+    means="UNKNOWN for files that are empty or not understood, and when no check applies to what "
+    "is there. INFO for single blocks of a report that are not.",
     why="Silence about a file must not read as approval of what it holds.",
     prove="nodeagentctl diagnose --help lists the kinds.",
     mend="Paste the output of the named tools, or kernel files as `path: value` lines.",
@@ -89,6 +89,13 @@ def damaged(s: Seen) -> Iterator[Judged]:
 def recognised(s: Seen) -> Iterator[Judged]:
     """Files nobody knows."""
     p = _pasted(s)
+    if p.empty:
+        yield unknown(
+            "input",
+            f"empty: {some(p.empty)}",
+            *(Evidence(path=name, text="0 characters") for name in p.empty[:5]),
+            remedy="paste what it should hold; a command that printed nothing told why on stderr",
+        )
     if p.unrecognised:
         yield unknown(
             "input",
@@ -96,7 +103,7 @@ def recognised(s: Seen) -> Iterator[Judged]:
             *(Evidence(path=name, text="no known kind") for name in p.unrecognised[:5]),
             remedy="nodeagentctl diagnose --help lists what is understood; leave the others out",
         )
-    else:
+    elif p.kinds or not p.empty:
         yield ok("input", f"understood: {some(p.kinds)}")
     if p.skipped:
         yield info(

@@ -178,7 +178,7 @@ def speed(s: Seen) -> Iterator[Judged]:
     for p, have, could in bad:
         yield warn(
             p.bdf,
-            f"{what(p)} {p.bdf} runs at {have:g} GT/s, it and its port can do {could:g}",
+            f"{what(p)} {p.bdf} runs at {have:g} GT/s, it and its port can do {could:g} GT/s",
             saw(_path(p, "current_link_speed"), f"{have:g} GT/s"),
             saw(_path(p, "max_link_speed"), f"{p.link.max_speed_gts if p.link else 0:g} GT/s"),
             remedy=f"reseat the card; lspci -vv -s {p.bdf} | grep Lnk",

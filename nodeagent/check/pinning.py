@@ -139,13 +139,13 @@ def _sharing(ran: list[ThreadState], online: CpuSet) -> Judged | None:
             *(saw(t.source, f"{t.pid} {t.comm}: {t.busy_percent:g} % on CPU {cpu}")
               for t in hot[:3]),
             remedy=(
-                f"taskset -pc {min(idle.ids)} {hot[-1].pid}  (a CPU that none of the listing runs "
+                f"taskset -pc {min(idle.ids)} {hot[-1].pid}  # a CPU that none of the listing runs "
                 "on"
                 if (idle := online - CpuSet.of(t.psr for t in ran if t.psr is not None))
                 else f"grep Cpus_allowed_list $(printf '/proc/%s/status ' "
-                f"{' '.join(str(t.pid) for t in hot[:4])})  (one CPU each: taskset -pc"
+                f"{' '.join(str(t.pid) for t in hot[:4])})  # one CPU each: taskset -pc"
             )
-            + "; OMP_PROC_BIND or an inherited mask may have put them there)",
+            + "; OMP_PROC_BIND or an inherited mask may have put them there",
         )  # fmt: skip
     return None
 
@@ -256,8 +256,8 @@ def ranks(s: Seen) -> Iterator[Judged]:
                 saw(x.source, f"rank {x.rank}: GPU node {x.gpu_node}, CPUs {x.allowed}")
                 for x in far[:3]
             ),
-            remedy=f"numactl --cpunodebind={r.gpu_node} --membind={r.gpu_node} for rank {r.rank}, "
-            "each by its GPU's bus id",
+            remedy=f"numactl --cpunodebind={r.gpu_node} --membind={r.gpu_node} PROGRAM  # for "
+            f"rank {r.rank}; each by its GPU's bus id",
         )
     elif wide:
         yield warn(
@@ -267,7 +267,7 @@ def ranks(s: Seen) -> Iterator[Judged]:
                 saw(x.source, f"rank {x.rank}: GPU node {x.gpu_node}, CPUs {x.allowed}")
                 for x in wide[:3]
             ),
-            remedy="numactl --cpunodebind=N --membind=N, N the GPU's node, for each rank",
+            remedy="numactl --cpunodebind=N --membind=N PROGRAM  # for each rank, N the GPU's node",
         )
     else:
         yield ok("ranks", f"{len(judged)} ranks run on their GPU's node")
@@ -474,8 +474,8 @@ def spread(s: Seen) -> Iterator[Judged]:
         f"CPUs {big.cpus} are slower than {best.cpus} ({big.unit}: {big.value:g} against "
         f"{best.value:g}): SMT siblings or a second socket",
         *(saw(r.source, f"{r.cpus}: {r.unit} {r.value:g}") for r in (best, big)),
-        remedy=f"taskset -c {best.cpus} (or one process a node with numactl --cpunodebind); "
-        "OMP_WAIT_POLICY=PASSIVE where CPUs are shared",
+        remedy=f"taskset -c {best.cpus} PROGRAM  # or one process a node with numactl "
+        "--cpunodebind; OMP_WAIT_POLICY=PASSIVE where CPUs are shared",
     )
 
 

@@ -83,7 +83,7 @@ def changed(s: Seen) -> Iterator[Judged]:
         f"cpu.max changed from '{_name(first)}' to '{_name(last)}': {what}, as a daemon-reload of "
         "systemd or the runtime does to limits that are not the unit's own",
         *evidence,
-        remedy=f"systemctl set-property UNIT CPUQuota={percent}  (so that systemd keeps it)",
+        remedy=f"systemctl set-property UNIT CPUQuota={percent}  # so that systemd keeps it",
     )
 
 
@@ -134,7 +134,7 @@ def nohz(s: Seen) -> Iterator[Judged]:
             "tick, so it is not stopped there",
             saw(path, text),
             saw("sys/devices/system/cpu/nohz_full", str(cpus)),
-            remedy=f"echo max > {group}/cpu.max  (it may then use all its CPUs all the time)",
+            remedy=f"echo max > {group}/cpu.max  # it may then use all its CPUs all the time",
         )
     for leaf in ("cpu.max", "cpuset.cpus"):
         s.whole("sys/fs/cgroup", leaf=leaf)
@@ -179,7 +179,7 @@ def crowded(s: Seen) -> Iterator[Judged]:
             f"{threads} threads share {limit:g} CPUs{beside}",
             saw(sizes[0].source, str(threads)),
             saw(path, text),
-            remedy=f"export OMP_NUM_THREADS={max(1, int(limit))} and the like for compile and "
+            remedy=f"export OMP_NUM_THREADS={max(1, int(limit))}  # and the like for compile and "
             "tokenizer pools; for latency a cpuset instead of a quota",
         )
     else:

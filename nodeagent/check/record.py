@@ -17,7 +17,7 @@ AS_ROOT = "run it as root: sudo nodeagentctl topology check"
 """Remedy of every UNKNOWN that only a missing right causes; such lines are folded into one."""
 RECORD_AS_ROOT = "record it again, as root: sudo nodeagentctl capture FILE"
 """The same where what is judged is a recording: to judge it as root tells no more."""
-RECORD_MORE = "record the whole machine: nodeagentctl capture FILE"
+RECORD_MORE = "record the whole machine, as root: sudo nodeagentctl capture FILE"
 """Remedy of every UNKNOWN that a recording with too little in it causes."""
 ASK_OPERATOR = (
     "ask the host's operator for a guest topology that is the host's: virsh edit GUEST, "

@@ -32,7 +32,9 @@ from nodeagent.model.memreport import (
 )
 
 DEFAULT_BYTES = 64 << 20
-ROOM = "--shm-size=16g or --ipc=host (container); mount -o remount,size=16g /dev/shm (host)"
+ROOM = (
+    "mount -o remount,size=16g /dev/shm  # on the host; a container: --shm-size=16g or --ipc=host"
+)
 _IGNORED = re.compile(r"^/snap|^/sys/|^/boot/efi|^/run/|^/media|^/mnt/(?:cd|iso)|^/var/lib/snapd")
 _LEFT = re.compile(
     r"^(?:nccl-|psm_|torch_|vllm|sglang|sem\.mp|shm_|shmid "
@@ -77,7 +79,8 @@ def usage(s: Seen) -> Iterator[Judged]:
                 f"{f.mount} is {percent}, {amount} left"
                 + (": the next touch of shared memory may end in SIGBUS" if shm else ""),
                 line,
-                remedy=f"ls -lS /dev/shm | head; remove what no process maps; {ROOM}"
+                remedy=f"ls -lS /dev/shm | head; fuser -v /dev/shm/*  # "
+                f"rm what no process maps; or: {ROOM}"
                 if shm
                 else f"du -xh {f.mount} | sort -h | tail; remove or move what is not needed",
             )
@@ -136,8 +139,9 @@ def files(s: Seen) -> Iterator[Judged]:
             f"{len(orphans)} segments of {size >> 20} MiB are mapped by no process: left over by "
             "killed ranks",
             *(saw(f.source, f"{f.name}: {f.size} bytes, mapped by nobody") for f in orphans[:3]),
-            remedy=UNUSED if not orphans[0].name.startswith("shmid")
-            else f"ipcrm -m {orphans[0].name.split()[-1]}  (each of them)",
+            remedy=f"ipcrm -m {orphans[0].name.split()[-1]}  # each of them"
+            if orphans[0].name.startswith("shmid")
+            else UNUSED,
         )  # fmt: skip
     untold = [f for f in rows if f.mapped_by is None and _LEFT.match(f.name)]
     if untold:
@@ -247,8 +251,8 @@ def dpdk(s: Seen) -> Iterator[Judged]:
                 "and ports there find no memory of their own node",
                 saw(line.source, line.line),
                 saw(f"sys/devices/system/node/node*/hugepages/hugepages-{size >> 10}kB", have),
-                remedy=f"echo {max(here.values())} > {line.values['pool']}/nr_hugepages  (at boot: "
-                f"hugepagesz={size >> 20}M hugepages={node}:{max(here.values())})",
+                remedy=f"echo {max(here.values())} > {line.values['pool']}/nr_hugepages  # at "
+                f"boot: hugepagesz={size >> 20}M hugepages={node}:{max(here.values())}",
             )
     for run in runs:
         used = {n: cpus & run.lcores for n, cpus in nodes.items() if cpus & run.lcores}
@@ -333,7 +337,7 @@ def use(s: Seen) -> Iterator[Judged]:
                 "swap",
                 f"{share(row.swap_used, row.swap_total):.0f} % of the swap is used",
                 saw(row.source, f"swap {row.swap_used} of {row.swap_total}"),
-                remedy="grep VmSwap /proc/*/status; sysctl -w vm.swappiness=1; swapoff -a only "
+                remedy="grep VmSwap /proc/*/status; sysctl -w vm.swappiness=1  # swapoff -a only "
                 "while more memory is available than swapped out (free -m)",
             )
         if not bad:

@@ -64,7 +64,7 @@ def run_time(s: Seen) -> Iterator[Judged]:
         f"a cpuset partition isolates CPUs {now}"
         + (f"; the tick stays on {ticking}" if ticking else ", the tick may stop there"),
         *evidence,
-        remedy=f"nohz_full={now} rcu_nocbs={now}  (boot arguments)" if ticking else "",
+        remedy=f"nohz_full={now} rcu_nocbs={now}  # boot arguments" if ticking else "",
     )
 
 

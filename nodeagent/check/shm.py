@@ -95,6 +95,6 @@ def used(s: Seen) -> Iterator[Judged]:
         "/dev/shm",
         f"{part:.0f} % of /dev/shm is in use, {left} MiB are left: the next segment ends in SIGBUS",
         evidence,
-        remedy="ls -lS /dev/shm | head; fuser -v /dev/shm/*  (remove only what nobody maps), or "
+        remedy="ls -lS /dev/shm | head; fuser -v /dev/shm/*  # remove only what nobody maps; or "
         f"mount -o remount,size={max(1, 2 * int(size) >> 30)}g /dev/shm",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -52,6 +53,15 @@ def summary(findings: Sequence[Finding]) -> str:
         case _:
             said = f"no findings in {counted[Verdict.OK]} answers"
     return f"{verdict} - {said} | {figures}"
+
+
+def sentence(finding: Finding) -> str:
+    """`subject: message`, or the message alone where it names the subject itself."""
+    name = finding.subject.rpartition(" ")[2]
+    name = name if len(name) > 2 else finding.subject
+    if re.search(rf"(?<![\w.:,-]){re.escape(name)}(?![\w:-]|[.,]\w)", finding.message):
+        return finding.message
+    return f"{finding.subject}: {finding.message}"
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -52,8 +52,8 @@ def remedy(task: str, cpu: int | None) -> str:
     where = cpu if cpu is not None else "CPU"
     if task.startswith("kworker/u"):
         return (
-            "echo HOUSEKEEPING_MASK > /sys/devices/virtual/workqueue/cpumask  (moves unbound "
-            "workers)"
+            "echo HOUSEKEEPING_MASK > /sys/devices/virtual/workqueue/cpumask  # moves unbound "
+            "workers"
         )
     if task.startswith("kworker/"):
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nodeagent.check.irq import lands
+from nodeagent.check.irq import lands, moved
 from nodeagent.check.locality import data_nics, neighbours, pairing, same_package
 from nodeagent.check.record import (
     Judged,
@@ -156,8 +156,8 @@ class _Parts:
                 bad.append(
                     (
                         f"no huge page of {size >> 10} kB is there",
-                        f"echo PAGES > /{path}/nr_hugepages  (or hugepages={home.id}:PAGES at "
-                        "boot)",
+                        f"echo PAGES > /{path}/nr_hugepages  # or hugepages={home.id}:PAGES at "
+                        "boot",
                     )
                 )
                 evidence.append(saw(f"{path}/nr_hugepages", "0"))
@@ -179,8 +179,7 @@ class _Parts:
                 (
                     f"all {len(far)} interrupts of its NIC {name} go to CPUs of other nodes "
                     f"({lands(far[0])})",
-                    f"echo {home.cpus} > /proc/irq/{far[0].number}/smp_affinity_list  (each of "
-                    f"{some(i.number for i in far)})",
+                    moved(far, home.cpus),
                 )
             )
             evidence.append(

@@ -69,8 +69,8 @@ def hugepages_need(s: Seen) -> Iterator[Judged]:
                     "> sys", "> /sys"
                 )
                 if size < 1 << 30
-                else f"hugepagesz=1G hugepages={','.join(f'{i}:{need}' for i in have)}  (boot "
-                "arguments: later memory is too fragmented)",
+                else f"hugepagesz=1G hugepages={','.join(f'{i}:{need}' for i in have)}  # boot "
+                "arguments: later memory is too fragmented",
             )
         else:
             yield ok(subject, f"each node has {need} or more", seen)
@@ -163,7 +163,7 @@ def memlock(s: Seen) -> Iterator[Judged]:
         yield ok("memlock", f"{m[1]} may be locked", saw(LIMITS, m[0]))
         return
     sentence = f"this process may lock {int(m[1]) >> 10} KiB; RDMA registers memory by locking it"
-    remedy = "ulimit -l unlimited  (LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1)"
+    remedy = "ulimit -l unlimited  # LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1"
     if s.snapshot.pasted is not None:
         yield warn("memlock", sentence, saw(LIMITS, m[0]), remedy=remedy)
     else:

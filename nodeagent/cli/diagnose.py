@@ -64,7 +64,9 @@ def diagnose(
     pasted = paste.snapshot.pasted
     repairs = pasted.repairs if pasted is not None else ()
     if invocation.output == "table":
-        print_findings(findings, everything=everything)
+        print_findings(
+            findings, everything=everything, kinds=pasted.kinds if pasted is not None else ()
+        )
     else:
         emit_json(
             "findings",

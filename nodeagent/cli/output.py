@@ -118,5 +118,6 @@ def _is_special(file: str) -> bool:
 
 def _unwritten(file: str, error: OSError) -> NodeagentError:
     return NodeagentError(
-        f"{file} could not be written: {error.strerror}", "give a path with room and rights"
+        f"{file} could not be written: {error.strerror}",
+        "run it with sudo, or give a path with room and rights",
     )

@@ -6,6 +6,7 @@ Source: Documentation/core-api/irq/irq-affinity.rst, Documentation/filesystems/p
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from nodeagent.discover.derived import interrupt_errors
 from nodeagent.discover.pci import DEVICES, normal_bdf
@@ -25,6 +26,7 @@ _PCI = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 DEBUG = "sys/kernel/debug/irq/irqs"
 MANAGED = "IRQD_AFFINITY_MANAGED"
+_BARE = re.compile(r"\s*[\w-]+:\s+\d+\s")
 _MANAGED_NAMES = re.compile(
     # Drivers that ask for PCI_IRQ_AFFINITY (or virtio's find_vqs with an affinity), by the names
     # they give their queues; nvmeNq0 is the admin queue, which stays out of it.
@@ -43,23 +45,42 @@ def read_irqs(root: Root, functions: tuple[PciFunction, ...]) -> tuple[tuple[Irq
             root.fail(INTERRUPTS, "the file is empty, expected a header of CPUs")
         return (), None
     columns = [w[3:] for w in lines[0].split()]
-    if not columns or not all(map(is_number, columns)):
+    if columns and all(map(is_number, columns)):
+        cpus = [int(c) for c in columns]
+        lines = lines[1:]
+    elif _BARE.match(lines[0]):
+        cpus = _unheaded(root, lines)
+    else:
         root.fail(INTERRUPTS, f"{lines[0][:40]!r}, expected a header of CPUs")
         return (), None
-    cpus = [int(c) for c in columns]
     there = frozenset(root.names("proc/irq", _NUMBER))
     # Only root, and only where debugfs is mounted: the name of the queue tells as well.
     debug = frozenset(root.names(DEBUG, _NUMBER, quiet=True))
     # Kernels before Linux 2.6.24, and trees recorded by hand, do not have the file at all.
     claims = any(root.exists(f"proc/irq/{n}/spurious") for n in sorted(there)[:1])
     found = []
-    for line in lines[1 : MAX_IRQS + 1]:
+    for line in lines[:MAX_IRQS]:
         label, _, rest = line.partition(":")
         label = label.strip()
         if is_number(label):
             know = (label in there, label in debug, claims)
             found.append(_irq(root, int(label), rest, cpus, owners, know))
     return tuple(sorted(found, key=lambda i: i.number)), interrupt_errors(lines)
+
+
+def _unheaded(root: Root, lines: list[str]) -> list[int]:
+    """The CPUs of the columns where grep took the header away: those online, where there are as
+    many; else none, so that no count is put on a wrong CPU."""
+    widths = {
+        len(list(takewhile(is_number, line.partition(":")[2].split())))
+        for line in lines
+        if is_number(line.partition(":")[0].strip())
+    }
+    online = root.cpus("sys/devices/system/cpu/online", expected=True)
+    if online is not None and widths == {len(online)}:
+        return list(online.ids)
+    root.fail(INTERRUPTS, "no header of CPUs (grep drops it): give the whole file")
+    return []
 
 
 def _irq(

@@ -33,6 +33,8 @@ class Pasted:
     """Why a text cannot be judged at all."""
     unrecognised: tuple[str, ...] = ()
     """Files that no reader knows."""
+    empty: tuple[str, ...] = ()
+    """Files without a character."""
     skipped: tuple[str, ...] = ()
     """Blocks of a report that no reader knows, while others of it were read."""
     reports: tuple[Report, ...] = ()

@@ -711,6 +711,8 @@ CASES: list[tuple[str, str, Snapshot, Verdict]] = [
         "paste.recognised": [
             ("all", pasted(kinds=("matrix",)), V.OK),
             ("one not", pasted(kinds=("matrix",), unrecognised=("x.txt",)), V.UNKNOWN),
+            ("an empty one", dataclasses.replace(
+                H, pasted=Pasted(kinds=("matrix",), empty=("stdin",))), V.UNKNOWN),
             ("nothing to judge", dataclasses.replace(
                 topo(no_pci(B), online=cpus(""), present=cpus(""), nodes=()), texts={},
                 boot_args=(), pasted=Pasted(kinds=("values",))), V.UNKNOWN),

@@ -45,9 +45,8 @@ def test_pcie_errors_of_the_port_announce_a_lost_gpu() -> None:
     )
     assert found.verdict is V.FAIL
     assert "2 lines of corrected ones, 1 of others" in found.message
-    assert [e.text.split(":")[0] for e in found.evidence[:3]] == [
-        "line 1 of dmesg.txt", "line 3 of dmesg.txt", "line 4 of dmesg.txt",
-    ]  # fmt: skip
+    assert [e.text.split(":")[0] for e in found.evidence[:3]] == ["line 1", "line 3", "line 4"]
+    assert {e.path for e in found.evidence} == {"dmesg.txt"}
 
 
 def test_errors_of_another_port_stay_apart() -> None:
@@ -278,3 +277,19 @@ def test_the_time_stamp_counter_is_told_once() -> None:
     paste = read_paste([Text(name="dmesg.txt", text=text)])
     judged = judge(paste.snapshot, Policy(), 0)
     assert [f.id for f in judged if f.verdict is V.WARN] == ["cpu.tsc"]
+
+
+def test_a_finding_says_each_thing_once_and_names_its_device() -> None:
+    (found,) = told(
+        "[ 14.1] nvme nvme1: Device not ready; aborting initialisation, CSTS=0x2",
+        "[ 14.2] nvme nvme1: Removing after probe failure status: -19",
+    )
+    assert found.subject == "nvme_dead nvme1"
+    assert found.message == "nvme1: the drive was given up; 1 more line belongs to it"
+    assert "smartctl -a /dev/nvme1;" in found.remedy
+    (found,) = told("[ 9.1] pcieport 0000:3a:00.0: AER: Corrected error received: 0000:3a:00.0")
+    assert found.remedy.startswith("lspci -vvs 0000:3a:00;")
+    (found,) = told(xid(48))
+    assert "--gpu-reset -i 0000:3b:00.0" in found.remedy
+    (found,) = told("[ 9.1] EDAC MC0: 1 CE memory read error on DIMM_A1 (channel:0 slot:0)")
+    assert found.message == "memory errors were corrected"

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.check.judge import BY_ID, CHECKS, judge
 from nodeagent.check.page import markdown
 from nodeagent.check.policy import Policy, Rule, Waive
-from nodeagent.check.summary import folded, summary
+from nodeagent.check.summary import folded, sentence, summary
 from nodeagent.model.finding import Finding, Verdict, worst
 from nodeagent.model.snapshot import Snapshot
 from tests.check.machines import (
@@ -196,3 +196,22 @@ def test_the_first_line_is_a_monitoring_plugin_line() -> None:
 def test_policies_name_checks_that_exist() -> None:
     assert set(BY_ID) == {c.id for c in CHECKS}
     assert f"{CPU}/isolated" in TEXTS
+
+
+@pytest.mark.parametrize(
+    ("subject", "message", "said"),
+    [
+        ("node 1", "node 1 has 62 GiB", "node 1 has 62 GiB"),
+        ("cpu 3,15", "CPUs 3,15 are offline", "CPUs 3,15 are offline"),
+        ("cpu 3,15", "CPUs 3,151 are offline", "cpu 3,15: CPUs 3,151 are offline"),
+        ("GPU 2", "it had 2 errors", "GPU 2: it had 2 errors"),
+        ("0000:3b:00.0", "GPU 0000:3b:00.0 runs on x8", "GPU 0000:3b:00.0 runs on x8"),
+        ("0000:3b:00", "0000:3b:00.0 runs on x8", "0000:3b:00: 0000:3b:00.0 runs on x8"),
+        ("kernel.numa_balancing", "balancing is on", "kernel.numa_balancing: balancing is on"),
+    ],
+)
+def test_a_sentence_names_its_subject_once(subject: str, message: str, said: str) -> None:
+    finding = Finding(
+        id="x.y", verdict=Verdict.WARN, subject=subject, message=message, evidence=(), remedy="z"
+    )
+    assert sentence(finding) == said

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
+import click
 import pytest
 
 from nodeagent.check.judge import CHECKS, judge
@@ -22,7 +23,7 @@ from tests.check.test_checks import CASES
 from tests.hosts.generate import MACHINES
 
 PROGRAMS = (
-    r"amd-smi|apt-get|gdscheck|slurmd|bpftool|chronyc|command|dpdk-devbind.py|for|ip|ipcrm|nvidia-ctk|ptp4l|tcpdump|"
+    r"amd-smi|apt-get|chcpu|gdscheck|slurmd|bpftool|chronyc|command|dpdk-devbind.py|for|ip|ipcrm|nvidia-ctk|ptp4l|tcpdump|"
     r"nvidia-bug-report.sh|less|awk|cat|chrt|cpupower|curl|dmesg|dmidecode|docker|df|du|echo|edac-util|end|"
     r"ethtool|export|find|free|fuser|grep|ibstat|ibv_devinfo|ipmitool|irqbalance|jq|"
     r"journalctl|kill|kubectl|lscpu|lsof|lspci|lstopo|ls|mdadm|migratepages|mlc|"
@@ -71,6 +72,39 @@ def test_each_remedy_can_be_pasted() -> None:
     assert vague == []
 
 
+_BEGINS = re.compile(rf"(?:sudo )?(?:{PROGRAMS})(?![\w=-])|\w+=\S")
+
+
+def read_by_bash(text: str) -> str:
+    """What bash says against the text as it stands; "" when it takes it."""
+    shell = shutil.which("bash")
+    assert shell is not None
+    return subprocess.run([shell, "-n", "-c", text], capture_output=True, text=True).stderr
+
+
+def test_a_remedy_that_begins_as_a_command_is_one() -> None:
+    """Pasted whole it runs: what is said about it stands behind a #."""
+    begun = {f.remedy: f.id for f in asking() if _BEGINS.match(f.remedy)}
+    assert len(begun) > 60
+    wrong = {f"{i}: {text}": said for text, i in begun.items() if (said := read_by_bash(text))}
+    assert wrong == {}
+    assert read_by_bash("ls  (all of them)") and read_by_bash("ls; then look")
+
+
+def test_no_remedy_names_a_command_of_ours_that_is_not_there() -> None:
+    from nodeagent.cli.main import cli
+
+    named = {
+        (c.id, word)
+        for c in CHECKS
+        for text in (c.mend, c.prove)
+        for word in re.findall(r"nodeagentctl ([a-z]+)", text)
+    } | {(f.id, w) for f in asking() for w in re.findall(r"nodeagentctl ([a-z]+)", f.remedy)}
+    assert len(named) > 5
+    with click.Context(cli) as context:
+        assert {n for n in named if n[1] not in cli.list_commands(context)} == set()
+
+
 def test_the_rule_itself_can_fail() -> None:
     for words in ("", "look at it", "reseat the card", "read the manual of echo"):
         assert not pasteable(words), words
@@ -116,16 +150,13 @@ def test_proofs_are_commands() -> None:
 
 def test_proofs_are_what_a_shell_reads() -> None:
     """Not only look like commands: bash parses each as it stands."""
-    shell = shutil.which("bash")
-    assert shell is not None
     wrong = {}
     for c in CHECKS:
         if c.id.startswith("paste."):
             continue
         text = c.prove if not c.prove.endswith(".") else c.prove[:-1]
-        done = subprocess.run([shell, "-n", "-c", text], capture_output=True, text=True)
-        if done.returncode:
-            wrong[c.id] = done.stderr
+        if said := read_by_bash(text):
+            wrong[c.id] = said
     assert wrong == {}
 
 

@@ -240,6 +240,25 @@ def test_interrupt_rows(row: str, name: str, bdf: str | None) -> None:
     assert (found.name, found.bdf, found.counts) == (name, bdf, ((0, 1),))
 
 
+BARE = " 130:  0  7  PCI-MSIX-0000:3b:00.0   7-edge  mlx5_comp0"
+
+
+@pytest.mark.parametrize(
+    ("online", "counts", "failed"),
+    [("2,6", ((6, 7),), False), ("0-3", (), True), (None, (), True)],
+)
+def test_interrupts_without_their_header_are_put_on_no_wrong_cpu(
+    online: str | None, counts: tuple[tuple[int, int], ...], failed: bool
+) -> None:
+    files: dict[str, str | Link | None] = {"proc/interrupts": BARE}
+    if online is not None:
+        files["sys/devices/system/cpu/online"] = online
+    root = root_of(files)
+    (found,), _ = irq.read_irqs(root, ())
+    assert (found.name, found.bdf, found.counts) == ("mlx5_comp0", "0000:3b:00.0", counts)
+    assert any("no header" in u.reason for u in root.unread) is failed
+
+
 def test_a_down_interface_has_no_speed() -> None:
     device = "sys/devices/pci0000:00/0000:00:01.0/virtio0/net/eth0"
     root = root_of(

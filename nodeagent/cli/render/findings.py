@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from nodeagent.check.record import some
 from nodeagent.check.summary import folded, summary, worst_first
 from nodeagent.cli.output import VERDICT_STYLE, console
 from nodeagent.model.finding import Finding, Verdict, worst
@@ -39,9 +40,14 @@ def _one(f: Finding) -> dict[str, object]:
 
 
 def print_findings(
-    findings: Sequence[Finding], *, everything: bool, repairs: Iterable[str] = ()
+    findings: Sequence[Finding],
+    *,
+    everything: bool,
+    repairs: Iterable[str] = (),
+    kinds: Sequence[str] = (),
 ) -> None:
-    """The monitoring-plugin line, then the findings, worst first; OK and NA when `everything`."""
+    """The monitoring-plugin line, then the findings, worst first; OK and NA when `everything`.
+    `kinds`: what pasted texts were read as."""
     from rich.text import Text
 
     out = console()
@@ -69,9 +75,10 @@ def print_findings(
         out.print(Text(f"REPAIRED {repair}", "yellow"), soft_wrap=True)
     hidden = sum(f.verdict in quiet for f in findings)
     if hidden:
+        read = f"read as {some(kinds, 8)}; " if kinds else ""
         out.print(
             Text(
-                f"{hidden} answers OK or not applicable are not shown (--all); "
+                f"{read}{hidden} answers OK or not applicable are not shown (--all); "
                 "nodeagentctl explain ID tells more",
                 "dim",
             ),

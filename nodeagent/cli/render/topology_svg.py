@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nodeagent.check.summary import sentence
 from nodeagent.cli.render.badge import COLOUR, SIGN, badge, badges, warn
 from nodeagent.cli.render.item import Item
 from nodeagent.cli.render.machine import distances, machine
@@ -291,7 +292,7 @@ def _list(marks: Marks, width: float) -> Group:
         colour = COLOUR[finding.verdict]
         group.put(badge(finding.verdict, str(mark.number), finding.message), 0, y)
         group.write(Text(46, y + 11.5, name, 11, bold=True, colour=colour), column - 4)
-        for line in _wrapped(f"{finding.subject}: {finding.message}", width - at, 11):
+        for line in _wrapped(sentence(finding), width - at, 11):
             group.write(Text(at, y + 11.5, line, 11), width - at)
             y += 15
         y += 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from nodeagent.check.summary import sentence
 from nodeagent.cli.render.item import Item
 from nodeagent.cli.render.machine import machine
 from nodeagent.cli.render.marks import Mark, Marks, place
@@ -176,7 +177,7 @@ class _Page:
         bad = [m for m in marks if m.finding.verdict in (Verdict.FAIL, Verdict.WARN)]
         for mark in bad:
             head = f"{self._mark(mark)}  "
-            words = f"{mark.finding.subject}: {mark.finding.message}"
+            words = sentence(mark.finding)
             text = textwrap.fill(
                 visible(head + words),
                 self.width,

@@ -108,11 +108,14 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
     """Everything that the texts (and a directory tree with sys/ or proc/, `root`) say."""
     parts: list[tuple[Text, Part]] = []
     unrecognised: list[str] = []
+    empty: list[str] = []
     skipped: list[str] = []
     for text in texts:
         found = list(_parts(text))
         parts += [(text, p) for p in found]
-        if not found:
+        if not text.text.strip():
+            empty.append(text.name)
+        elif not found:
             unrecognised.append(text.name)
         else:
             skipped += _skipped(text)
@@ -137,6 +140,7 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
         conflicts=tuple(conflicts),
         refused=_said(parts, lambda p: (p.refused,) if p.refused else ()),
         unrecognised=tuple(unrecognised),
+        empty=tuple(empty),
         skipped=tuple(skipped),
         reports=tuple(r for _, p in parts for r in p.reports),
     )

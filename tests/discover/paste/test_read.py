@@ -337,3 +337,10 @@ def test_a_graph_of_nccl_is_no_machine() -> None:
     assert found.snapshot.pasted is not None
     assert "NCCL_TOPO_DUMP_FILE" in found.snapshot.pasted.refused[0]
     assert not found.snapshot.topology.pci
+
+
+def test_nothing_is_said_to_be_empty_once() -> None:
+    for text in ("", " \n"):
+        both = paste(stdin=text)
+        told = [f for f in judge(both.snapshot, Policy(), 0) if f.verdict is Verdict.UNKNOWN]
+        assert [(f.id, f.message) for f in told] == [("paste.recognised", "empty: stdin")]
