@@ -212,47 +212,48 @@ def diff(invocation: Invocation, file: str | None) -> int:
     from nodeagent.check.baseline import compare, sentence, verdict
     from nodeagent.cli.diff import STYLE
     from nodeagent.cli.host import read_host
-    from nodeagent.cli.output import console, emit_json
+    from nodeagent.cli.output import console, emit_json, even_unheard
     from nodeagent.model.finding import EXIT_CODE
 
     found = _must(file)
     departures = compare(found, read_host(invocation))
     said = verdict(departures)
-    if invocation.output != "table":
-        emit_json(
-            "diff",
-            {
-                "a": found.source,
-                "b": _name(invocation),
-                "same": not departures,
-                "verdict": said.value,
-                "accepted": found.accepted,
-                "differences": [
-                    {
-                        "weight": int(d.difference.weight),
-                        "kind": d.difference.weight.name.lower(),
-                        "subject": d.difference.subject,
-                        "what": d.difference.what,
-                        "a": d.difference.a,
-                        "b": d.difference.b,
-                        "lost": d.lost,
-                        "unseen": d.unseen,
-                    }
-                    for d in departures
-                ],
-            },
+    with even_unheard():
+        if invocation.output != "table":
+            emit_json(
+                "diff",
+                {
+                    "a": found.source,
+                    "b": _name(invocation),
+                    "same": not departures,
+                    "verdict": said.value,
+                    "accepted": found.accepted,
+                    "differences": [
+                        {
+                            "weight": int(d.difference.weight),
+                            "kind": d.difference.weight.name.lower(),
+                            "subject": d.difference.subject,
+                            "what": d.difference.what,
+                            "a": d.difference.a,
+                            "b": d.difference.b,
+                            "lost": d.lost,
+                            "unseen": d.unseen,
+                        }
+                        for d in departures
+                    ],
+                },
+            )
+            return EXIT_CODE[said]
+        out = console()
+        lost, unseen = sum(d.lost for d in departures), sum(d.unseen for d in departures)
+        changed = len(departures) - lost - unseen
+        out.print(
+            f"{said.value} - {lost} lost, {changed} changed, {unseen} not to be seen, against the "
+            f"baseline of {found.accepted} | lost={lost} changed={changed} unseen={unseen}",
+            soft_wrap=True,
         )
-        return EXIT_CODE[said]
-    out = console()
-    lost, unseen = sum(d.lost for d in departures), sum(d.unseen for d in departures)
-    changed = len(departures) - lost - unseen
-    out.print(
-        f"{said.value} - {lost} lost, {changed} changed, {unseen} not to be seen, against the "
-        f"baseline of {found.accepted} | lost={lost} changed={changed} unseen={unseen}",
-        soft_wrap=True,
-    )
-    for d in departures:
-        style = "bold red" if d.lost else STYLE.get(int(d.difference.weight), "default")
-        word = "LOST" if d.lost else "UNSEEN" if d.unseen else "CHANGED"
-        out.print(f"{word:8}{sentence(d)}", style=style, soft_wrap=True)
+        for d in departures:
+            style = "bold red" if d.lost else STYLE.get(int(d.difference.weight), "default")
+            word = "LOST" if d.lost else "UNSEEN" if d.unseen else "CHANGED"
+            out.print(f"{word:8}{sentence(d)}", style=style, soft_wrap=True)
     return EXIT_CODE[said]

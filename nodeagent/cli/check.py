@@ -91,7 +91,7 @@ def check(
         return 0
     from nodeagent.check.judge import judge
     from nodeagent.cli.host import read_host
-    from nodeagent.cli.output import emit_json
+    from nodeagent.cli.output import emit_json, even_unheard
     from nodeagent.cli.policy import read_policy
     from nodeagent.cli.render.findings import as_json, print_findings
     from nodeagent.model.finding import worst
@@ -101,8 +101,9 @@ def check(
     if baseline is not None or invocation.host is None:
         snapshot = dataclasses.replace(snapshot, baseline=_baseline(baseline))
     findings = judge(snapshot, rules, time.time_ns())
-    if invocation.output == "table":
-        print_findings(findings, everything=everything)
-    else:
-        emit_json("findings", as_json(findings, everything=everything))
+    with even_unheard():
+        if invocation.output == "table":
+            print_findings(findings, everything=everything)
+        else:
+            emit_json("findings", as_json(findings, everything=everything))
     return exit_code(worst(findings).value, fail_on)

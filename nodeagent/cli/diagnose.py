@@ -50,7 +50,7 @@ def diagnose(
     import time
 
     from nodeagent.check.judge import judge
-    from nodeagent.cli.output import emit_json
+    from nodeagent.cli.output import emit_json, even_unheard
     from nodeagent.cli.policy import read_policy
     from nodeagent.cli.render.findings import as_json, print_findings
     from nodeagent.discover.paste.read import read_paste
@@ -63,15 +63,16 @@ def diagnose(
     findings = judge(paste.snapshot, rules, time.time_ns())
     pasted = paste.snapshot.pasted
     repairs = pasted.repairs if pasted is not None else ()
-    if invocation.output == "table":
-        print_findings(
-            findings, everything=everything, kinds=pasted.kinds if pasted is not None else ()
-        )
-    else:
-        emit_json(
-            "findings",
-            as_json(findings, everything=everything, facts=paste.facts, repairs=repairs),
-        )
+    with even_unheard():
+        if invocation.output == "table":
+            print_findings(
+                findings, everything=everything, kinds=pasted.kinds if pasted is not None else ()
+            )
+        else:
+            emit_json(
+                "findings",
+                as_json(findings, everything=everything, facts=paste.facts, repairs=repairs),
+            )
     verdict: Verdict = worst(findings)
     return exit_code(verdict.value, fail_on)
 

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -81,6 +82,14 @@ class LazyGroup(click.Group):
         module, _, attribute = self._at[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """A reader that has what it wanted (head) is no fault; click's exit 1 would mean WARN."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            discard_stdout()
+            return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command list from the table alone."""
@@ -156,6 +165,14 @@ def _main_job(message: str) -> str:
     return f"; script/run runs here: nodeagentctl --socket {socket} ..." if socket.exists() else ""
 
 
+def _has_folder() -> bool:
+    """Whether relative names lead anywhere."""
+    try:
+        return bool(Path.cwd())
+    except OSError:
+        return False
+
+
 def _usage_remedy(error: click.ClickException) -> str:
     """Where to read on; for a global option after the command, where it belongs."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
@@ -218,6 +235,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "give it a file system with room",
                 EXIT_UNKNOWN,
             )
+        if isinstance(error, FileNotFoundError) and not error.filename and not _has_folder():
+            fail("the current directory no longer exists", "cd / and try again", EXIT_UNKNOWN)
         if os.environ.get("NODEAGENT_TRACEBACK"):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name in _NODE_ONLY:

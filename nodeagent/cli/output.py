@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import click
 import msgspec
 
 from nodeagent.errors import NodeagentError, UsageError, visible
+from nodeagent.streams import discard_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +44,17 @@ def emit_json(schema: str, body: Mapping[str, object]) -> None:
         line = json.dumps(msgspec.to_builtins(whole), separators=(",", ":"))
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def even_unheard() -> Iterator[None]:
+    """Around what a judging command prints: its exit code is the verdict, whether or not its
+    reader (head, grep -q) stays to the end."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
 
 
 def text_only(output: str, what: str) -> None:
@@ -89,10 +102,10 @@ def write_whole(file: str, text: str, *, mode: int = 0o644, follow: bool = True)
             return
     except OSError as error:
         raise _unwritten(file, error) from error
-    # Behind a link stands the file that is meant.
-    file = os.path.realpath(file) if follow else file
-    temporary = f"{file}.{os.getpid()}.tmp"
     try:
+        # Behind a link stands the file that is meant.
+        file = os.path.realpath(file) if follow else file
+        temporary = f"{file}.{os.getpid()}.tmp"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as out:

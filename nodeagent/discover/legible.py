@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
-MAX_DIGITS = 1_000
-"""Decimal digits in a row; the longest number that a kernel prints has 20."""
+MAX_DIGITS = 300
+"""Decimal digits in a row; the longest number that a kernel prints has 20, and float() ends
+at 308."""
 PLACE = "\ufffd"
 """Stands for what was taken out, so that no number is read there."""
 _LONG = re.compile(rf"[0-9]{{{MAX_DIGITS + 1},}}")

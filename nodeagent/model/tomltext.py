@@ -7,9 +7,22 @@ import tomllib
 
 from nodeagent.errors import ConfigError
 
+MAX_PARTS = 64
+"""Parts of a dotted key, or names in a table's heading."""
+_PART = r"(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')"
+_DEEP = re.compile(
+    rf"^[ \t]*\[{{0,2}}[ \t]*{_PART}(?:[ \t]*\.[ \t]*{_PART}){{{MAX_PARTS}}}"
+    rf"|(?<![\w.-])[\w-]+(?:[ \t]*\.[ \t]*[\w-]+){{{MAX_PARTS}}}",
+    re.MULTILINE,
+)
+
 
 def document(text: str, path: str, remedy: str) -> dict[str, object]:
     """The file's tables. Raises ConfigError."""
+    if (deep := _DEEP.search(text)) is not None:
+        # tomllib walks from the top again for each part of such a key: minutes, and gigabytes.
+        line = text.count("\n", 0, deep.start()) + 1
+        raise ConfigError(f"{path}:{line}: a key of more than {MAX_PARTS} parts", remedy)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -55,3 +55,10 @@ def test_a_clock_without_an_offset_is_not_on_time() -> None:
     text += "Leap status     : Normal\n"
     assert [f.verdict for f in found(text.format("0.000000100"), "feed.clock")] == [Verdict.OK]
     assert [f.verdict for f in found(text.format("NaN"), "feed.clock")] == [Verdict.UNKNOWN]
+
+
+def test_a_cell_whose_cpus_cannot_be_read_is_no_healthy_guest() -> None:
+    text = '<domain><cpu><numa><cell id="0" cpus="{}" memory="1"/></numa></cpu></domain>'
+    assert not [f for f in found(text.format("0-3"), "paste.damaged") if f.verdict != Verdict.OK]
+    for cpus in ("&a11;", "0-4294967295"):
+        assert [f.verdict for f in found(text.format(cpus), "paste.damaged")] == [Verdict.UNKNOWN]

@@ -10,6 +10,7 @@ import pytest
 from nodeagent.check import policyfile
 from nodeagent.errors import ConfigError
 from nodeagent.model import configfile
+from nodeagent.model.tomltext import document
 from nodeagent.place import workloads
 
 PARSERS: tuple[Callable[[str], object], ...] = (
@@ -60,3 +61,17 @@ def test_odd_patterns_of_a_workload(pattern: str, recwarn: pytest.WarningsRecord
         with pytest.raises(ConfigError, match=r"^f\.toml:4: cmdline"):
             workloads.parse(text, "f.toml")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + ".a" * 100_000 + "=1\n",
+        "x = 1\n[a" + ".a" * 100_000 + "]\n",
+        "a = {b" + ".c" * 100_000 + " = 1}\n",
+        "a" + '."b"' * 100_000 + "=1\n",
+    ],
+)
+def test_a_key_without_an_end_is_refused_at_once(text: str) -> None:
+    with pytest.raises(ConfigError, match="a key of more than 64 parts"):
+        document(text, "p.toml", "mend it")

@@ -16,6 +16,10 @@ class Visible(Console):
     A process may call itself anything, an escape sequence that clears the screen included.
     """
 
+    def on_broken_pipe(self) -> None:
+        """Told to `main`, which knows the exit code; rich itself would exit 1."""
+        raise BrokenPipeError
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from nodeagent.discover.paste.part import Part, cpulist_or_none
+from nodeagent.discover.root import is_number
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.host_report import GuestNuma
 
@@ -30,6 +31,10 @@ _QEMU_CPUS = re.compile(r"cpus=(\d{1,5}(?:-\d{1,5})?)")
 _HOST_CPU = re.compile(r"<cpu id=['\"](\d{1,5})['\"][^<>]{0,300}>")
 
 
+MAX_UNCLEAR = 8
+"""Cells that are told as damaged, one by one."""
+
+
 def read_hypervisor(text: str, name: str) -> Part | None:
     """The layout in a text; None when there is none."""
     if "<cell" not in text and "-numa" not in text:
@@ -37,13 +42,17 @@ def read_hypervisor(text: str, name: str) -> Part | None:
     if "<cells" in text and _HOST_CPU.search(text):
         return _host(text)
     cells: dict[int, CpuSet | None] = {}
+    unclear: list[str] = []
     line = 0
     for m in _CELL.finditer(text):
         values = dict(_ATTRIBUTE.findall(m[1]))
         number = values.get("id", str(len(cells)))
-        if number.isascii() and number.isdigit() and "cpus" in values:
+        if is_number(number) and "cpus" in values:
             cells[int(number)] = cpulist_or_none(values["cpus"])
-            line = line or text.count("\n", 0, m.start()) + 1
+            at = text.count("\n", 0, m.start()) + 1
+            line = line or at
+            if cells[int(number)] is None and values["cpus"].strip():
+                unclear.append(f"line {at}: cell {number}: {values['cpus'][:40]!r} is no CPU list")
     for m in _QEMU.finditer(text):
         number_of = re.search(r"nodeid=(\d{1,4})", m[1])
         node = int(number_of[1]) if number_of else len(cells)
@@ -72,7 +81,9 @@ def read_hypervisor(text: str, name: str) -> Part | None:
             {"id": i, "cpus": None if c is None else str(c)} for i, c in sorted(cells.items())
         ]
     }
-    return Part(kind="guest NUMA", facts=facts, reports=(report,))
+    return Part(
+        kind="guest NUMA", facts=facts, reports=(report,), unclear=tuple(unclear[:MAX_UNCLEAR])
+    )
 
 
 def _address(attributes: str) -> str:

@@ -82,7 +82,7 @@ def read_pidstat(text: str, source: str) -> Iterator[Report]:
 
 
 _COUNTED = re.compile(
-    r"^[ \t]*([\d,.]+)\s+(context-switches|cs|cpu-migrations|migrations|task-clock\b)",
+    r"^[ \t]*(\d[\d,]*(?:\.\d+)?)\s+(context-switches|cs|cpu-migrations|migrations|task-clock\b)",
     re.MULTILINE,
 )
 _ELAPSED = re.compile(r"^[ \t]*(\d+(?:\.\d+)?) seconds time elapsed", re.MULTILINE)
