@@ -357,7 +357,10 @@ def clocksource(s: Seen) -> Iterator[Judged]:
 def watchdog(s: Seen) -> Iterator[Judged]:
     """Watchdog mask against isolated CPUs."""
     cpus, (path, text) = quiet(s)
-    on = s.word("proc/sys/kernel/watchdog", absent="this kernel has no lockup detector")
+    told = "proc/sys/kernel/watchdog"
+    if s.snapshot.pasted and told not in s.snapshot.texts:
+        told = "proc/sys/kernel/nmi_watchdog"
+    on = s.word(told, absent="this kernel has no lockup detector")
     if on == "0":
         yield ok("watchdog", "the lockup detectors are off")
         return

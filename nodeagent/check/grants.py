@@ -345,7 +345,8 @@ def container(s: Seen) -> Iterator[Judged]:
 @check(
     "cgroup.unit",
     "systemd units name CPUs and nodes that are there",
-    means="FAIL when CPUAffinity= or AllowedCPUs= of a unit names CPUs that are not online; WARN "
+    means="FAIL when CPUAffinity= or AllowedCPUs= of a unit names CPUs that are not online, or the "
+    "two have no CPU in common; WARN "
     "when "
     "it names isolated CPUs of a unit that is not a workload, or NUMAPolicy=bind without "
     "NUMAMask=, when the group pasted beside it has CPUs that AllowedCPUs= leaves out or no cpuset "
@@ -391,7 +392,7 @@ def unit(s: Seen) -> Iterator[Judged]:
                     saw(u.source, f"{key}={text}"),
                     remedy=f"{key}={cpus - s.isolated}",
                 )
-        for found in (_not_in_force(s, u), _wider(s, u)):
+        for found in (_apart(u), _not_in_force(s, u), _wider(s, u)):
             if found is not None:
                 bad = True
                 yield found
@@ -409,6 +410,22 @@ def unit(s: Seen) -> Iterator[Judged]:
             )
         if not bad:
             yield ok(u.unit, some(f"{k}={u.settings[k][-1]}" for k in keys if k in u.settings))
+
+
+def _apart(u: UnitFile) -> Judged | None:
+    """CPUAffinity= and AllowedCPUs= of one unit without a CPU in common."""
+    mask, group = (u.settings.get(k, ("",))[-1] for k in ("CPUAffinity", "AllowedCPUs"))
+    wanted, allowed = unit_cpus(mask), unit_cpus(group)
+    if wanted is None or allowed is None or wanted & allowed:
+        return None
+    return fail(
+        u.unit,
+        f"CPUAffinity={mask} and AllowedCPUs={group} of {u.unit} have no CPU in common: the mask "
+        "cannot be set",
+        saw(u.source, f"CPUAffinity={mask}"),
+        saw(u.source, f"AllowedCPUs={group}"),
+        remedy=f"systemctl edit {u.unit}: CPUAffinity={allowed}, or drop CPUAffinity=",
+    )
 
 
 def _not_in_force(s: Seen, u: UnitFile) -> Judged | None:

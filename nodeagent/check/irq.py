@@ -46,7 +46,9 @@ def told(s: Seen, irq: Irq) -> Evidence:
 def others(s: Seen, cpus: CpuSet) -> CpuSet:
     """The online CPUs but these. Where a paste does not tell which are online: those below the
     highest of them, which the machine has."""
-    known = s.snapshot.topology.online or s.snapshot.topology.possible
+    known = s.snapshot.topology.online
+    if s.snapshot.pasted and not cpus <= known:
+        known = s.snapshot.topology.possible
     return (known or CpuSet.of(range(max(cpus.ids, default=0)))) - cpus
 
 

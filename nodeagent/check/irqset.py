@@ -198,7 +198,7 @@ def _pasted_queues(s: Seen) -> Iterator[Judged]:
     """Queues by their names: on which CPUs their interrupts fired, or where the masks send them."""
     groups: dict[str, list[Irq]] = {}
     for irq in s.snapshot.irqs:
-        m = _QUEUE.fullmatch(irq.name.strip())
+        m = _QUEUE.fullmatch(irq.name.strip()[:200])
         if m is not None and sum(n for _, n in irq.counts) >= FIRED:
             groups.setdefault(m["nic"] + (f" {irq.bdf}" if irq.bdf else ""), []).append(irq)
     many = {nic: g for nic, g in groups.items() if len(g) >= s.bounds["queues"]}

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeagent.check.logtext import MEANINGS, Meaning
+from nodeagent.check.pinning import group_cpus
 from nodeagent.check.record import Check, Judged, NotApplicable, Seen, check, saw, some
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.finding import Verdict
-from nodeagent.model.hostreport import Said
+from nodeagent.model.hostreport import Said, ThreadState
 
 
 class _Values(dict[str, str]):
@@ -41,13 +43,29 @@ def _judged(s: Seen, topic: str) -> Iterator[Judged]:
             continue
         values = _Values(found[0].values)
         times = f" ({len(found)} lines)" if len(found) > 1 else ""
+        evidence = [saw(x.source, x.line) for x in found[:3]]
+        remedy = what.remedy.format_map(values)
+        allowed = _allowed(s) if found[0].kind == "pinning/setaffinity" else None
+        if allowed is not None:
+            evidence.append(saw(allowed[1], str(allowed[0])))
+            remedy = f"taskset -c {allowed[0]} COMMAND  (name CPUs of {allowed[0]} only)"
         yield Judged(
             verdict=what.verdict,
             subject=what.subject.format_map(values),
             message=sentence + times,
-            evidence=tuple(saw(x.source, x.line) for x in found[:3]),
-            remedy=what.remedy.format_map(values),
+            evidence=tuple(evidence),
+            remedy=remedy,
         )
+
+
+def _allowed(s: Seen) -> tuple[CpuSet, str] | None:
+    """The CPUs that a pasted process or group may use, and where they stand."""
+    group = group_cpus(s)
+    if group is not None or s.snapshot.pasted is None:
+        return group
+    return next(
+        ((t.allowed, t.source) for t in s.snapshot.pasted.of(ThreadState) if t.allowed), None
+    )
 
 
 def _topic(topic: str, title: str, why: str, prove: str, source: str) -> Check:

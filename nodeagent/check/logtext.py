@@ -129,6 +129,16 @@ MEANINGS: Mapping[str, Meaning] = {
         "use fewer queues (ethtool -L NIC combined N), spread the interrupts over more CPUs; "
         "cat /sys/kernel/debug/irq/domains/VECTOR",
     ),
+    "irq/tuned: 5": Meaning(
+        _W, "irq {irq}",
+        "tuned could not move interrupt {irq}: the kernel manages its mask (EIO)",
+        "isolcpus=managed_irq,domain,LIST at boot keeps managed interrupts off isolated CPUs; "
+        "grep . /proc/irq/{irq}/effective_affinity_list tells where it is",
+    ),
+    "irq/tuned": Meaning(
+        _F, "irq {irq}", "tuned could not move interrupt {irq}: error {error}",
+        "grep . /proc/irq/{irq}/effective_affinity_list; dmesg | grep -i vector",
+    ),
     "irq/set-failed": Meaning(
         _F, "irq {irq}", "interrupt {irq} was not moved: the kernel answers {code}",
         "cat /proc/irq/{irq}/effective_affinity_list; a managed interrupt (-5) needs "
@@ -182,6 +192,26 @@ MEANINGS: Mapping[str, Meaning] = {
         "run spinning threads as SCHED_OTHER on isolated CPUs, or "
         "sysctl -w kernel.sched_rt_runtime_us=-1",
     ),
+    "isolation/tick: sched": Meaning(
+        _W, "cpu {cpu}",
+        "the tick could not stop on CPU {cpu}: more than one task wants to run there, or a CPU "
+        "quota needs the tick",
+        "ps -eLo psr,tid,comm --no-headers | awk '$1 == {cpu}'; cat the cpu.max of the workload's "
+        "group: max is needed",
+    ),
+    "isolation/tick: posix_timer": Meaning(
+        _W, "cpu {cpu}", "the tick could not stop on CPU {cpu}: a POSIX CPU timer is armed",
+        "take setitimer(ITIMER_PROF) and CPU-time timers out of the program; a profiler arms them",
+    ),
+    "isolation/tick: perf_events": Meaning(
+        _W, "cpu {cpu}", "the tick could not stop on CPU {cpu}: a perf event rotates there",
+        "sysctl -w kernel.nmi_watchdog=0; stop perf and monitors that count on CPU {cpu}",
+    ),
+    "isolation/tick": Meaning(
+        _W, "cpu {cpu}", "the tick could not stop on CPU {cpu}: {error}",
+        "cat /sys/devices/system/clocksource/clocksource0/current_clocksource /proc/cmdline  "
+        "(CLOCK_UNSTABLE: the TSC was given up; RCU: rcu_nocbs=)",
+    ),
     "isolation/softirq": Meaning(
         _W, "tick", "a CPU wanted to stop its tick with softirqs pending: work is late there",
         "move that device's interrupts off the CPU: grep . /proc/irq/*/effective_affinity_list",
@@ -224,6 +254,11 @@ MEANINGS: Mapping[str, Meaning] = {
         _F, "affinity",
         "an affinity call failed: none of the CPUs it names is allowed here or online",
         "grep Cpus_allowed_list /proc/self/status; name CPUs of that list",
+    ),
+    "pinning/loader": Meaning(
+        _W, "DataLoader",
+        "{want} loader processes were asked for, this process may use {have} CPUs",
+        "num_workers={have} or less, divided by the ranks of the node; more CPUs for the container",
     ),
     "pinning/range": Meaning(
         _F, "numactl", "numactl was given {value}, which this process may not use or is not there",
@@ -424,6 +459,11 @@ MEANINGS: Mapping[str, Meaning] = {
         "the AF_XDP socket could not be bound ({error}): the queue may not exist, or ring sizes do "
         "not fit",
         "ethtool -l NIC tells the queues; queue ids go from 0 to combined - 1",
+    ),
+    "feed/xdp-native": Meaning(
+        _F, "XDP", "the NIC's driver cannot run XDP programs in native mode",
+        "xdp-loader load -m skb NIC PROGRAM  (generic mode: copies, slow); for zero-copy a NIC of "
+        "ice, i40e, mlx5_core or another driver with native XDP",
     ),
     "feed/xdp-attach": Meaning(
         _F, "XDP", "the XDP program was not attached in native mode",

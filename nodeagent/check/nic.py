@@ -44,7 +44,7 @@ HARD = (
     r"no_buffer_count|fifo_errors|over_errors|steer_missed_packets|dropped\.nic|nombuf|"
     r"prio\d_(?:buf_)?discards?(?:_packets)?|buffer_overrun\w*|mac_missed)|imissed|rx_missed|"
     r"port\.rx_dropped|port\.rx_discards|rx_nodesc_drop_cnt|rx_total_discards|rx_brb_discard|"
-    r"rx_no_buffer|rx_dropped_pkts_no_buf|rx_mbuf_allocation_errors|rx_missed_packets"
+    r"rx_no_buffer|rx_dropped_pkts_no_buf|rx_mbuf_allocation_errors|rx_nombuf|rx_missed_packets"
 )
 _NIC = re.compile(HARD)
 _DRIVER = re.compile(r"rx_dropped|rx_alloc_failed|alloc_rx_\w*failed|rx_buff_alloc_err"

@@ -57,7 +57,8 @@ def group_cpus(s: Seen) -> tuple[CpuSet, str] | None:
     "pinning.collapsed",
     "threads are not all bound to one CPU",
     means="FAIL when two or more threads of a paste may run on one and the same CPU only, or one "
-    "is and a binding variable of OpenMP is set, while the group has more CPUs. WARN when top, ps "
+    "is and a binding variable of OpenMP is set, while the group has more CPUs. WARN when two "
+    "are bound to the two halves of one core (SMT) though there are cores enough, or top, ps "
     "or pidstat show busy threads that share one CPU, together about 100 % of it.",
     why="OMP_PROC_BIND, GOMP_CPU_AFFINITY or KMP_AFFINITY bind the first thread at import; every "
     "thread made later inherits its single CPU.",
@@ -119,7 +120,35 @@ def collapsed(s: Seen) -> Iterator[Judged]:
             remedy=f"unset {binders[0].partition('=')[0]}",
         )
         return
-    yield ok("threads", f"{len(threads)} threads have CPUs of their own")
+    yield _one_core(s, threads) or ok("threads", f"{len(threads)} threads have CPUs of their own")
+
+
+def _one_core(s: Seen, threads: list[ThreadState]) -> Judged | None:
+    """Threads bound to the two halves of one core, although there are cores enough for all."""
+    cores = {c.ids: c for _, c in s.snapshot.topology.smt_siblings}.values()
+    bound = [t for t in threads if t.allowed and len(t.allowed) == 1]
+    if len(bound) > len(cores):
+        return None
+    for core in sorted(cores, key=lambda c: min(c.ids)):
+        here = [t for t in bound if t.allowed and t.allowed <= core]
+        if len({min(t.allowed.ids) for t in here if t.allowed}) < 2:
+            continue
+        names = some(f"{t.comm or 'thread'} {t.pid or ''}".strip() + f" on CPU {t.allowed}"
+                     for t in here)  # fmt: skip
+        used = CpuSet.of(c for t in bound for c in t.allowed or ())
+        free = next((c for c in cores if not c & used), None)
+        return warn(
+            f"cpu {core}",
+            f"CPUs {core} are one core, shared by {names}: each has half of it",
+            *(saw(t.source, f"{t.comm or ''} {t.pid or ''}: {t.allowed}") for t in here[:3]),
+            saw(f"sys/devices/system/cpu/cpu{min(core.ids)}/topology/thread_siblings_list",
+                str(core)),
+            remedy=f"taskset -pc {min(free.ids)} {here[-1].pid or '$PID'}  (a core that no thread "
+            "of the paste is bound to)"
+            if free
+            else "bind the second one to a core of its own: lscpu -e=CPU,CORE",
+        )  # fmt: skip
+    return None
 
 
 def _sharing(ran: list[ThreadState], online: CpuSet) -> Judged | None:

@@ -108,6 +108,53 @@ CASES: list[tuple[str, str, dict[str, str], Verdict, str]] = [
      ""),
     ("fill ring", "feed.loss", {"xsk": XSK.format(d=0, e="4,711")}, V.FAIL, "4711"),
     ("fill ring full", "feed.loss", {"xsk": XSK.format(d=0, e="0")}, V.OK, ""),
+    ("one core for two", "pinning.collapsed",
+     {"threads.csv": "tid,comm,cpus_allowed\n7,rx,1\n8,tx,9\n", "thread_siblings_list": SIBLINGS},
+     V.WARN, "CPUs 1,9 are one core"),
+    ("a core each", "pinning.collapsed",
+     {"threads.csv": "tid,comm,cpus_allowed\n7,rx,1\n8,tx,2\n", "thread_siblings_list": SIBLINGS},
+     V.OK, ""),
+    ("a mask of siblings", "cpu.smt-split",
+     {"cpu2-thread_siblings": "00000404", "cpu-isolated": "2-3"}, V.WARN, "10"),
+    ("files of one CPU", "isolation.housekeeping",
+     {"cpu4-state3-disable": "0", "cpu-isolated": "4-7"}, V.NA, "online"),
+    ("no CPU in common", "cgroup.unit",
+     {"a.service": "[Service]\nCPUAffinity=0-1\nAllowedCPUs=2-3\n"}, V.FAIL, "in common"),
+    ("the tick's reason", "isolation.log",
+     {"trace": "  <idle>-0   [007] d.h.  1.000001: tick_stop: success=0 dependency=SCHED"}, V.WARN,
+     "could not stop on CPU 7"),
+    ("tuned and a managed interrupt", "irq.log",
+     {"tuned.log": "ERROR tuned.x: Failed to set SMP affinity of IRQ 51 to '0f': [Errno 5] I/O"},
+     V.WARN, "interrupt 51"),
+    ("loader processes", "pinning.log",
+     {"a.log": "This DataLoader will create 48 worker processes in total. Our suggested max number "
+               "of worker in current system is 6, which is smaller"}, V.WARN, "48 loader"),
+    ("Python's call", "pinning.log",
+     {"a.log": "    os.sched_setaffinity(0, cores)\nOSError: [Errno 22] Invalid argument",
+      "cpuset.cpus.effective": "4-7"}, V.FAIL, "an affinity call failed"),
+    ("no native XDP", "feed.log",
+     {"a.log": "libbpf: Kernel error message: Underlying driver does not support XDP in native "
+               "mode"}, V.FAIL, "native mode"),
+    ("NMI watchdog", "cpu.watchdog",
+     {"nmi_watchdog": "1", "watchdog_cpumask": "0-7", "cpu-isolated": "6-7"}, V.WARN, "6-7"),
+    ("cpupower's governor", "cpu.governor",
+     {"a": 'analyzing CPU 3:\n  The governor "powersave" may decide which speed to use\n'}, V.WARN,
+     "powersave"),
+    ("cpupower's states", "cpu.c-states",
+     {"a": "analyzing CPU 3:\nC1:\nFlags/Description: MWAIT 0x00\nLatency: 2\nUsage: 1\n"
+           "C6:\nFlags/Description: MWAIT 0x20\nLatency: 170\nUsage: 9\n"}, V.WARN, "CPUs 3 may"),
+    ("cpupower's state off", "cpu.c-states",
+     {"a": "analyzing CPU 3:\nC6 (DISABLED) :\nFlags/Description: MWAIT 0x20\nLatency: 170\n"},
+     V.OK, ""),
+    ("testpmd's line", "feed.loss",
+     {"a": "  RX-packets: 100        RX-missed: 40         RX-bytes:  6400\n"
+           "  TX-packets: 0          TX-errors: 0          TX-bytes:  0\n"}, V.FAIL, "of 140"),
+    ("fields in a line", "feed.loss",
+     {"a": "ipackets: 900   opackets: 0\nimissed:   100   ierrors: 0   oerrors: 0\n"}, V.FAIL,
+     "of 1000"),
+    ("names above numbers", "feed.loss",
+     {"a": "  ipackets  opackets  ibytes\n  9  0  5\n  ierrors   oerrors   imissed   rx_nombuf\n"
+           "  0   0   7777   0\n"}, V.FAIL, "7777"),
     ("no mbufs", "feed.loss",
      {"xstats": "rx_good_packets: 1000\nrx_mbuf_allocation_errors: 50\n"}, V.FAIL, "50"),
 ]  # fmt: skip
@@ -137,5 +184,7 @@ def test_a_remedy_names_the_pool_and_the_cpus_that_are_known() -> None:
     assert {e.path for e in f.evidence} == {
         "/proc/irq/9/effective_affinity", "/sys/devices/system/cpu/isolated",
     }  # fmt: skip
+    call = {"a": "sched_setaffinity: Invalid argument", "status": "Cpus_allowed_list:\t4-7"}
+    assert answers("pinning.log", call)[0].remedy.startswith("taskset -c 4-7 ")
     turbo = {"turbostat": TURBO.format(n=700, p="61.00")}
     assert "cpupower -c 4 idle-set" in answers("jitter.clock", turbo)[0].remedy

@@ -54,6 +54,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
                     r"broken due to vector space exhaustion)"),
     ("irq/set-failed", r"(?:IRQ|irq) ?(?P<irq>\d+):? ?set[_ ]affinity failed ?\(?(?P<code>-\d+)"),
     ("irq/write", r"(?:irq/(?P<irq>\d+)/)?smp_affinity(?:_list)?[\"']?:? .{0,80}?" + _ERRNO),
+    ("irq/tuned", r"Failed to set SMP affinity of IRQ (?P<irq>\d+) to .{0,60}"
+                  r"\[Errno (?P<error>\d+)\]"),
     ("irq/script", r"SMP_AFFINITY setting failed|(?:affinity|IRQ) setting failed"),
     ("irq/irqbalance", r"Cannot change IRQ (?P<irq>\d+) affinity: " + _ERRNO
                        + r"|IRQ (?P<irq2>\d+) affinity is now unmanaged"),
@@ -68,6 +70,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
                           r"|Malformed early option '(?:isolcpus|nohz_full|rcu_nocbs|irqaffinity)'"
                           r"|nohz_full=?.{0,20}(?:doesn't match|incorrect).{0,60})"),
     ("isolation/rt-throttled", r"sched: (?:DL replenish lagged|RT throttling activated)"),
+    ("isolation/tick", r"\[0*(?P<cpu>\d+)\].{0,60}tick_stop: success=0 "
+                       r"dependency=(?P<error>[A-Z_]+)"),
     ("isolation/softirq", r"NOHZ(?: tick-stop error)?: (?:local_softirq_pending|Non-RCU local "
                           r"softirq|local softirq work is pending)"),
     ("isolation/tuned", r"tuned\.\S+.{0,20}(?:assertion .{0,100} "
@@ -80,6 +84,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
                           r"[.:]?\s*(?:errno:? ?(?P<code>\d+)|" + _ERRNO + r")"),
     ("pinning/setaffinity", r"(?:sched_setaffinity|numa_sched_setaffinity\w*\(?\)?|taskset: failed "
                             r"to set pid \d+'s affinity|setaffinity)(?: failed)?:?\s*" + _ERRNO),
+    ("pinning/loader", r"DataLoader will create (?P<want>\d+) worker processes in total\. Our "
+                       r"suggested max number of worker in current system is (?P<have>\d+)"),
     ("pinning/range", r"libnuma: Warning: (?P<what>cpu|node) argument (?P<value>\S+) is out of "
                       r"range|<(?P<value2>[\d,-]+)> is invalid"),
     ("pinning/no-numa", r"libnuma: Warning: /sys not mounted or no numa system|No NUMA (?:support "
@@ -163,6 +169,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
                  r"|\()?(?P<error>Operation not "
                  r"supported|EOPNOTSUPP|Device or resource busy|EBUSY|Invalid argument|EINVAL|"
                  r"Operation not permitted|EPERM|-95|No buffer space available|ENOBUFS)"),
+    ("feed/xdp-native", r"[Dd]river does not support XDP in native mode.{0,80}"),
     ("feed/xdp-attach", r"(?:XDP|xdp).{0,80}(?:MTU|mtu).{0,60}(?:too "
                         r"(?:large|big)|larger|exceeds).*"
                         r"|(?:Failed to set xdp|Too few free TX rings|can't set XDP while|XDP "
@@ -203,7 +210,7 @@ _HINT = re.compile(
     r"no space|denied|busy|fail|error|warn|unable|cannot|can't|not "
     r"|invalid|drop|gap|full|leaked|timed out|throttl|"
     r"nobody|no longer|housekeeping|nohz|isolcpus|malformed|eal:|memlock|bus|down|unknown|fault|"
-    r"requested|insufficient|exhaust|libnuma|omp:|libgomp|clockcheck|unmanaged|disabling|instead|"
+    r"tick_stop|requested|insufficient|suggested|exhaust|libnuma|omp:|libgomp|clockcheck|unmanaged|disabling|instead|"
     r"no (?:free|available|probed|ptp|numa)|ancdata|binding|assertion|lagged|smtal|topologyaff|"
     r"remote numa|xdp|xsk",
     re.IGNORECASE,
@@ -211,19 +218,28 @@ _HINT = re.compile(
 """A line without any of these means nothing here: most lines of a log cost one search."""
 
 
+_OS_ERROR = re.compile(
+    r"(?:OSError|PermissionError): \[Errno \d+\] (Invalid argument|Operation not permitted)"
+)
+
+
 def read_messages(text: str, name: str) -> Part | None:
     """The lines that the catalogue knows, each once, first row that fits."""
     said: list[Said] = []
     counts: dict[str, int] = {}
-    target = ""
+    target, binds = "", False
     for raw in text.split("\n"):
         line = raw.strip()[:MAX_LINE]
         if ">" in line or "tee " in line:
             m = _TARGET.search(line)
             target = (m["path"] or m["path2"]) if m else target
+        if "os.sched_setaffinity(" in line:
+            binds = True  # Python prints the call, and the error some lines below it
         if not line or _HINT.search(line) is None:
             continue
         found = _known(line, target)
+        if found is None and binds and (m := _OS_ERROR.match(line)) is not None:
+            found = "pinning/setaffinity", {"error": m[1]}
         if found is None:
             continue
         kind, values = found

@@ -18,7 +18,12 @@ from nodeagent.model.netreport import Counters
 _STAT = re.compile(r"^[ \t]*((?:rx|tx|port|veb|vport|queue|ch|imissed|ierrors|rss)[\w.\-\[\]]*"
                    r"|\w*missed\w*|"
                    r"\w*(?:drop|discard)\w*):\s*(\d{1,20})[ \t]*$", re.M)  # fmt: skip
-_XSTAT = re.compile(r"^[ \t]*(?:RX|TX)-(missed|errors|nombuf|packets):\s*(\d+)", re.M)
+_XSTAT = re.compile(r"(?<![\w-])RX-(missed|errors|nombuf|packets):[ \t]*(\d+)")
+_ETH_STATS = re.compile(r"(?<![\w-])(imissed|ierrors|rx_nombuf|ipackets):[ \t]*(\d{1,20})\b")
+_ETH_TABLE = re.compile(
+    r"^[ \t]*((?:[a-z_]+[ \t]+){1,8}imissed(?:[ \t]+[a-z_]+){0,8})[ \t]*\n[ \t]*(\d[\d \t]*)$", re.M
+)
+"""struct rte_eth_stats, several fields a line, or names above their numbers."""
 _LINK = re.compile(r"^[ \t]*\d+: ([\w.@-]+): <", re.M)
 _RX = re.compile(r"^[ \t]*RX:\s+(bytes.*)\n\s*([\d ]+)$", re.M)
 _DEV = re.compile(r"^[ \t]*([\w.@-]+):((?:\s+\d+){16})[ \t]*$", re.M)
@@ -63,6 +68,12 @@ def read_counters(text: str, name: str) -> Part | None:
     rows: list[tuple[str, str | None, dict[str, int]]] = []
     stats = {k: int(v) for k, v in _STAT.findall(text)}
     stats |= {f"rx_{k}": int(v) for k, v in _XSTAT.findall(text)}
+    dpdk = {k: int(v) for k, v in _ETH_STATS.findall(text)}
+    for names, numbers in _ETH_TABLE.findall(text):
+        dpdk |= {k: int(v) for k, v in zip(names.split(), numbers.split(), strict=False)}
+    if "ipackets" in dpdk:
+        dpdk["rx_packets"] = dpdk.pop("ipackets")
+    stats |= {k: v for k, v in dpdk.items() if k not in stats}
     if stats and ("NIC statistics" in text or any(k[:2] in ("rx", "po", "im") for k in stats)):
         rows.append(("nic", nic_of(name), stats))
     rows += _links(text)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from nodeagent.discover.paste.names import path_of, stem_of
 from nodeagent.discover.paste.part import Part, cpulist_or_none
 from nodeagent.discover.paste.transcript import Section, sections
+from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.hostreport import Sample
 
@@ -74,6 +75,7 @@ def read_values(text: str, name: str) -> Part | None:
     for path, body in by_content(text).items():
         files.setdefault(path, body)
     files |= _siblings(text, name)
+    files = _masks(files) | files
     if not files and not links:
         return None
     moment = stem_of(name)[1]
@@ -96,9 +98,27 @@ def _siblings(text: str, name: str) -> dict[str, str]:
     if "sibling" not in name or "sys/" in text or len(text) > MAX_VALUE:
         return {}
     found: dict[str, str] = {}
+    as_mask = stem_of(name)[0].endswith(("thread_siblings", "core_cpus"))
+    if as_mask and len(text.strip().split("\n")) == 1:
+        return _masks({f"{_CPU}/cpu/topology/thread_siblings": text.strip()})
     for _, cpus in _SIBLINGS.findall(text):
         core = cpulist_or_none(cpus)
         for cpu in core or ():
+            found[f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"] = str(core)
+    return found
+
+
+def _masks(files: Mapping[str, str]) -> dict[str, str]:
+    """Sibling lists of every CPU that a mask of siblings names."""
+    found: dict[str, str] = {}
+    for path, text in files.items():
+        if not path.endswith(("/topology/thread_siblings", "/topology/core_cpus")):
+            continue
+        try:
+            core = CpuSet.parse_mask(text)
+        except ParseError:
+            continue
+        for cpu in core:
             found[f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"] = str(core)
     return found
 
@@ -197,10 +217,35 @@ def by_content(text: str) -> Mapping[str, str]:
         found["proc/interrupts"] = (
             text[table.start() :].rstrip("\n").partition("\n\n")[0][:MAX_TABLE]
         )
+    found |= _cpupower(text)
     throttle = re.findall(
         r"^[ \t]*((?:nr_periods|nr_throttled|throttled_(?:usec|time)|usage_usec)[: \t]+\d+)[ \t]*$",
         text, re.MULTILINE,
     )  # fmt: skip
     if len(throttle) > 1:
         found["sys/fs/cgroup/pasted/cpu.stat"] = "\n".join(x.replace(":", " ") for x in throttle)
+    return found
+
+
+_ANALYZING = re.compile(r"^[ \t]*analyzing CPU (\d{1,5}):?[ \t]*$", re.M)
+_GOVERNOR = re.compile(r'The governor "(\w+)" may decide')
+_STATE = re.compile(
+    r"^[ \t]*(\w[\w-]*)( \(DISABLED\))?[ \t]*:[ \t]*\n[ \t]*Flags/Description:.*\n"
+    r"[ \t]*Latency:[ \t]*(\d+)",
+    re.M,
+)
+
+
+def _cpupower(text: str) -> dict[str, str]:
+    """Governor and idle states of `cpupower frequency-info` and `cpupower idle-info`."""
+    found: dict[str, str] = {}
+    heads = list(_ANALYZING.finditer(text))
+    for i, m in enumerate(heads):
+        block = text[m.end() : heads[i + 1].start() if i + 1 < len(heads) else len(text)]
+        if (governor := _GOVERNOR.search(block)) is not None:
+            found[f"{_CPU}/cpu{m[1]}/cpufreq/scaling_governor"] = governor[1]
+        for number, (name, disabled, latency) in enumerate(_STATE.findall(block)):
+            at = f"{_CPU}/cpu{m[1]}/cpuidle/state{number}"
+            found |= {f"{at}/name": name, f"{at}/latency": latency,
+                      f"{at}/disable": "1" if disabled else "0"}  # fmt: skip
     return found
