@@ -141,8 +141,9 @@ def _failure_remedy(text: str) -> str:
     low = text.lower()
     if "(rev ff)" in low:
         return (
-            "dmesg | grep -iE 'xid|aer|fallen'  # drain the node and power it off and on: a GPU that "
-            "left the bus comes back by a cold start only; then look at power cables and seating"
+            "dmesg | grep -iE 'xid|aer|fallen'  # drain the node and power it off and on: a GPU "
+            "that left the bus comes back by a cold start only; then look at power cables and "
+            "seating"
         )
     if "mismatch" in low or "insufficient for" in low:
         return (
