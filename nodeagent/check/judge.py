@@ -173,6 +173,7 @@ _ALL: tuple[Check, ...] = (
     gpu_state.link_replays,
     gpu_state.link_speed,
     link_sample.link_sample,
+    link_sample.boot_bandwidth,
     gpu_health.throttled,
     gpu_health.memory_errors,
     gpu_modes.ghost,

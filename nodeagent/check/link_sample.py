@@ -14,11 +14,12 @@ from nodeagent.check.record import (
     info,
     ok,
     saw,
+    some,
     unknown,
     warn,
 )
 from nodeagent.model.gpu_report import GpuState
-from nodeagent.model.pcie_report import LinkSample
+from nodeagent.model.pcie_report import LinkLimit, LinkSample
 
 
 @check(
@@ -87,3 +88,48 @@ def link_sample(s: Seen) -> Iterator[Judged]:
                 )
     if not bad:
         yield ok("link", f"{len(samples)} samples: all lanes; {idle} slower ones are at idle")
+
+
+WIDE = 8
+"""Lanes that a device has for whom bandwidth matters: GPUs, fast NICs."""
+
+
+@check(
+    "pcie.boot-bandwidth",
+    "the kernel found no path narrower than its device",
+    means="WARN when the kernel's log says that a device of 8 lanes or more got fewer lanes; INFO "
+    "when only the generation is lower. 2.5 GT/s at boot is power saving: OK.",
+    why="The narrowest link of the path is the bandwidth of all that is below it.",
+    prove="dmesg | grep 'limited by'; lspci -vv -s PORT | grep -E 'LnkCap:|LnkSta:'",
+    mend="Lanes: bifurcation in the BIOS, riser, reseat. Generation: slot speed on Auto; a switch "
+    "or board of an older generation stays the limit.",
+    source="Linux drivers/pci/pci.c, __pcie_print_link_status()",
+)
+def boot_bandwidth(s: Seen) -> Iterator[Judged]:
+    """Each line on a wide device, the last one of each."""
+    pasted = s.snapshot.pasted
+    said = {x.bdf: x for x in (pasted.of(LinkLimit) if pasted is not None else ())}
+    if not said:
+        raise NotApplicable("no kernel line on limited PCIe bandwidth was pasted")
+    wide = [x for x in said.values() if x.able_width >= WIDE]
+    short = [x for x in wide if x.width < x.able_width]
+    slow = [x for x in wide if x not in short and 2.5 < x.speed_gts < x.able_speed_gts]
+    for x in short:
+        yield warn(
+            x.bdf,
+            f"{x.bdf} could use x{x.able_width} and has x{x.width}: the link at {x.at} is the "
+            "narrowest of its path",
+            saw(x.source, f"line {x.line}: {x.gbps:g} Gb/s, limited by {x.speed_gts:g} GT/s "
+                f"x{x.width} at {x.at}"),
+            remedy=f"lspci -vv -s {x.at} | grep Lnk; look at BIOS bifurcation and riser, reseat",
+        )  # fmt: skip
+    if slow:
+        x = slow[0]
+        yield info(
+            some(y.bdf for y in slow),
+            f"{len(slow)} devices could use {x.able_speed_gts:g} GT/s and have {x.speed_gts:g} "
+            f"GT/s: {some(dict.fromkeys(y.at for y in slow))} cannot do more or is set lower",
+            saw(x.source, f"line {x.line}: {x.gbps:g} Gb/s at {x.at}"),
+        )
+    if not short and not slow:
+        yield ok("pcie", "no wide device has fewer lanes than it could use")

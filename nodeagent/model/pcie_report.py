@@ -21,3 +21,18 @@ class LinkSample(Report):
     speed_downgraded: bool = False
     width_downgraded: bool = False
     loaded: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLimit(Report):
+    """The kernel's line on a device that could do more than the path to it."""
+
+    line: int
+    bdf: str
+    gbps: float
+    at: str
+    """The port whose link is the narrowest."""
+    speed_gts: float
+    width: int
+    able_speed_gts: float
+    able_width: int

@@ -206,6 +206,12 @@ def matrix(*pairs: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+LIMIT = (
+    "[   10.7] pci 0000:04:00.0: 100.5 Gb/s available PCIe bandwidth, limited by {speed} GT/s PCIe "
+    "x{width} link at 0000:01:00.0 (capable of 504.1 Gb/s with 32.0 GT/s PCIe x16 link)\n"
+)
+
+
 def links(name: str, *states: str, gpu: int = 0) -> str:
     """One block of `nvidia-smi nvlink -s`."""
     lines = [f"GPU {gpu}: {name} (UUID: GPU-{gpu:04x})"]
@@ -296,6 +302,14 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("slow at idle", P(q=q(*IDLE)), V.OK),
         ("slow under load", P(q=q(IDLE[0])), V.WARN),
         ("slow, load not told", P(x=CSV + "0, [N/A], 1, 4, 16, 16, [N/A]\n"), V.INFO),
+        ("not told", P(x=TABLE), V.NA),
+    ],
+    "pcie.boot-bandwidth": [
+        ("fewer lanes", P(x=LIMIT.format(speed="16.0", width=8)), V.WARN),
+        ("older generation", P(x=LIMIT.format(speed="16.0", width=16)), V.INFO),
+        ("saving power", P(x=LIMIT.format(speed="2.5", width=16)), V.OK),
+        ("a small device", P(x=LIMIT.replace("x16 link)", "x4 link)").format(speed="8.0", width=1)),
+         V.OK),
         ("not told", P(x=TABLE), V.NA),
     ],
     "gpu.link-sample": [
@@ -489,6 +503,6 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
 }  # fmt: skip
 CASES["gpu.holders"].append(("the persistence daemon", P(
     x="/dev/nvidiactl:  root 900 F.... nvidia-persiste\n"), V.WARN))  # fmt: skip
-ALWAYS_SEE = set(CASES) - {"gpu.link-sample"}
+ALWAYS_SEE = set(CASES) - {"gpu.link-sample", "pcie.boot-bandwidth"}
 """They judge what was pasted; the rest was never asked for."""
 ONLY_TELL = {"gpu.holders"}

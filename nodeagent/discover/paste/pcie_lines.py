@@ -1,7 +1,7 @@
 """`LnkCap:` and `LnkSta:` lines of `lspci -vv` without the device they belong to, and the power
-state of each sample.
+state of each sample; and what the kernel said of paths narrower than their device.
 
-Source: pciutils ls-caps.c.
+Source: pciutils ls-caps.c; Linux drivers/pci/pci.c __pcie_print_link_status().
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from nodeagent.discover.paste.part import Part
-from nodeagent.model.pcie_report import LinkSample
+from nodeagent.model.pcie_report import LinkLimit, LinkSample
 
 _LINE = re.compile(
     r"^\s*(LnkCap|LnkSta):\s.{0,80}?Speed (\d+(?:\.\d+)?|unknown)(?: ?GT/s)?(?: \((\w+)\))?, "
@@ -54,3 +54,35 @@ def read_pcie_lines(text: str, name: str) -> Part | None:
         return None
     short = [s for s in samples if s.width_downgraded or (s.max_width and s.width < s.max_width)]
     return Part(kind="PCIe link", facts={"width_ok": not short}, reports=tuple(samples))
+
+
+_RATE = r"(\d{1,3}(?:\.\d)?) GT/s(?: PCIe)? x(\d{1,2}) link"
+_LIMIT = re.compile(
+    r"\b((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): "
+    r"(\d{1,5}(?:\.\d{1,3})?) Gb/s available PCIe bandwidth, limited by "
+    + _RATE
+    + r" at (\S{7,16}) \(capable of \S{1,12} Gb/s with "
+    + _RATE
+    + r"\)"
+)
+MAX_LIMITS = 1000
+
+
+def read_link_limits(text: str, name: str) -> Part | None:
+    """The kernel's lines "available PCIe bandwidth, limited by"; None without any."""
+    found = [
+        LinkLimit(
+            source=name,
+            line=number,
+            bdf=m[1],
+            gbps=float(m[2]),
+            at=m[5],
+            speed_gts=float(m[3]),
+            width=int(m[4]),
+            able_speed_gts=float(m[6]),
+            able_width=int(m[7]),
+        )
+        for number, line in enumerate(text.split("\n"), 1)
+        if "limited by" in line and (m := _LIMIT.search(line[:2000]))
+    ]
+    return Part(kind="PCIe bandwidth", reports=tuple(found[:MAX_LIMITS])) if found else None

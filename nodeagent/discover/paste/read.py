@@ -26,7 +26,7 @@ from nodeagent.discover.paste.matrix import read_matrix
 from nodeagent.discover.paste.nccl import read_nccl, relation_facts
 from nodeagent.discover.paste.nvml_json import read_nvml_json
 from nodeagent.discover.paste.part import Part, Text, clean, cpulist_or_none
-from nodeagent.discover.paste.pcie_lines import read_pcie_lines
+from nodeagent.discover.paste.pcie_lines import read_link_limits, read_pcie_lines
 from nodeagent.discover.paste.pcie_tables import read_pcie_tables
 from nodeagent.discover.paste.placement_table import read_placement_table
 from nodeagent.discover.paste.plain import bare, blocks, tidy
@@ -81,6 +81,7 @@ _REPORTS = tuple(
                        r"|GLOO|NVSHMEM|DEVICE)_[A-Z]"),
         (read_nvml_json, r"numa_node|affinity|driver|uuid"),
         (read_pcie_lines, r"Lnk"),
+        (read_link_limits, r"available PCIe bandwidth"),
         (read_aer, r"TOTAL_ERR_"),
         (read_cpu_table, r"\bCPU\b"),
         (read_cpuinfo, r"processor"),
