@@ -8,6 +8,7 @@ the log prefixes of vLLM, torchrun and Ray.
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -23,6 +24,10 @@ _TAG = re.compile(r"^\s*</?(?:details|summary|pre|code|br|p|div|b)\b[^<>]{0,60}>
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _PREFIX = re.compile(
     rf"{_STAMP}[ \t]+(?:stdout|stderr)[ \t]+[FP][ ]"
+    rf"|{_STAMP} [\w.-]{{1,64}} [\w./@-]{{1,64}}\[\d{{1,8}}\]: "
+    rf"|{_STAMP} - (?:[\w.]{{1,60}} - )?(?:INFO|WARNING|ERROR|DEBUG) - "
+    rf"|\[{_STAMP}\][ ]"
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,8}\d{1,8} [\w./-]{1,80}:\d{1,6}\] "
     rf"|{_STAMP}(?:[ \t](?=\S)|[ \t]{{2}}|\t|$)"
     r"|\[(?:rank ?\d{1,5}|\d{1,4},\d{1,5}|default\d{1,5})\](?:<\w+>)?:?[ ]?"
     r"|\[pod/[^\]\s]{1,200}\][ ]?"
@@ -32,6 +37,10 @@ _PREFIX = re.compile(
     r"|[a-z][\w.]{0,60}-\d{1,3}[ ]{1,30}\|[ ]"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} [\w./@-]{1,64}(?:\[\d{1,8}\])?: "
 )
+_SAME = re.compile(r"(?:[A-Za-z][\w.-]{0,62}: |[\w+-]{0,80}[./][\w./+-]{0,200}:)")
+"""A host by pdsh or clush, or a file by grep; all lines must have the same."""
+_TABLE = re.compile(r"^[ \t#]*(?:GPU0\s|Architecture:|CPU\(s\):)", re.MULTILINE)
+_NUMBERED = re.compile(r"^ {0,5}(\d{1,6})\t")
 _LABEL = re.compile(r"^ ?\d{1,5}: ")
 _COMMENT = re.compile(r"^[ \t]*#[ \t]?")
 MAX_PREFIXES = 4
@@ -72,13 +81,34 @@ def _untagged(line: str) -> str:
 def bare(text: str) -> str:
     """Also without the prefixes that log collectors put before each line, and without comment
     marks where every line has one."""
-    lines = text.split("\n")
+    lines = _unlabelled(text.split("\n"))
     full = [line for line in lines if line.strip()]
     if len(full) > 2 and all(_COMMENT.match(line) for line in full):
         lines = [_COMMENT.sub("", line, count=1) for line in lines]
     if len(full) > 2 and all(_LABEL.match(line) for line in full):
         lines = [_LABEL.sub("", line, count=1) for line in lines]
     return "\n".join(_unprefixed(line) if line else line for line in lines)
+
+
+def _unlabelled(lines: list[str]) -> list[str]:
+    """Tables without the host, the file or the line's number that one tool put before all lines.
+    Other texts keep theirs: a name before each line may be what the line is about."""
+    full = [line for line in lines if line.strip()]
+    if len(full) < 3:
+        return lines
+    label = None
+    if m := _SAME.match(full[0]):
+        label = re.compile(re.escape(m[0]) + r"(?:\d{1,7}[:-])?")
+        if not all(label.match(line) for line in full):
+            return lines
+    else:
+        numbers = [int(m[1]) if (m := _NUMBERED.match(line)) else -1 for line in full]
+        if all(a >= 0 and b > a for a, b in itertools.pairwise(numbers)):
+            label = _NUMBERED
+    if label is None:
+        return lines
+    without = [label.sub("", line, count=1) for line in lines]
+    return without if _TABLE.search("\n".join(without)) else lines
 
 
 def _unprefixed(line: str) -> str:
