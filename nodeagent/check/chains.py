@@ -39,6 +39,9 @@ WITHIN = 40
 NEAR_LINES = 30
 """Lines between two records of one memory error."""
 
+_NVIDIA_TASK = re.compile(r"nvidia|nv[-_ ]|UVM|irq/\d+-nvidia")
+_ECC = (64, 95, 48, 140, 94, 63)
+"""Xids of a GPU's memory, the worst first."""
 _SOURCE = re.compile(
     r"\bAER: .*received(?: from)?:? ((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 )
@@ -133,7 +136,7 @@ def lost_gpus(s: Seen, events: Sequence[KernelEvent]) -> Iterator[Part]:
             )
         }
         if len(named) < 2:
-            members |= {j for j, e in enumerate(events) if j > i and _follows(e)}
+            members |= {j for j, e in enumerate(events) if j > i and (e.kind == "sxid" or waits(e))}
         related = set(_ports(s, events, i, gpu, alone=len(named) < 2)) - members
         port = {j for j in related if j < i}
         members |= related - port
@@ -150,12 +153,28 @@ def lost_gpus(s: Seen, events: Sequence[KernelEvent]) -> Iterator[Part]:
         )
 
 
-def _follows(e: KernelEvent) -> bool:
-    """The switch's end of a lost GPU's links; its driver's tasks that wait for it."""
+def waits(e: KernelEvent) -> bool:
+    """A task of NVIDIA's driver or tools that is blocked: it waits for the GPU."""
     task = str(e.details.get("process") or "")
-    return e.kind == "sxid" or (
-        e.kind == "hung_task" and re.match(r"nvidia|nv[-_ ]|UVM|irq/\d+-nvidia", task) is not None
-    )
+    return e.kind == "hung_task" and _NVIDIA_TASK.match(task) is not None
+
+
+def gpu_memory(events: Sequence[KernelEvent]) -> Iterator[Part]:
+    """An ECC error of a GPU with the rows that are remapped for it: the worst is the root."""
+    gpus: dict[str, list[int]] = {}
+    for i, e in enumerate(events):
+        if xid(e) in _ECC and (gpu := short(e.bdf)):
+            gpus.setdefault(gpu, []).append(i)
+    for gpu, members in gpus.items():
+        numbers = sorted({xid(events[i]) or 0 for i in members}, key=_ECC.index)
+        if len(numbers) < 2:
+            continue
+        root = next(i for i in members if xid(events[i]) == numbers[0])
+        found = part(events, root, set(members), f"xid {numbers[0]} {gpu}")
+        m = found[1].meaning
+        also = "; ".join(f"Xid {n}: {XIDS[n].what}" for n in numbers[1:])
+        found[1].meaning = Meaning(m.verdict, f"{m.what}; with it {also}", m.remedy)
+        yield found
 
 
 def _ports(

@@ -73,6 +73,7 @@ def _incidents(s: Seen, events: Sequence[KernelEvent]) -> list[Incident]:
     parts = (
         *chains.lost_gpus(s, events),
         *chains.nvlink(events),
+        *chains.gpu_memory(events),
         *chains.drives(events),
         *chains.poisoned(events),
         *chains.killed_processes(events),
@@ -83,6 +84,7 @@ def _incidents(s: Seen, events: Sequence[KernelEvent]) -> list[Incident]:
             found.append((start, incident))
     actions = {_gpu(e.bdf): e for e in events if xid(e) == 154}
     groups: dict[tuple[str, str], list[int]] = {}
+    fault: tuple[str, str] | None = None
     links = chains.pcie(events)
     broken = {links[i] for i in links if grave(events[i])}
     for i, e in enumerate(events):
@@ -92,7 +94,11 @@ def _incidents(s: Seen, events: Sequence[KernelEvent]) -> list[Incident]:
             device = links.get(i) or _gpu(e.bdf) or _JOURNAL.sub("", _device(e))
             if kind == "pcie_link" and device in broken:
                 kind = "aer"  # the port went down for the error that it reports
+            if fault and (chains.waits(e) or (e.kind == "nvrm_reset_required" and not e.bdf)):
+                kind, device = fault
             groups.setdefault((kind, device), []).append(i)
+            if number is not None and meaning_of(events, [i]).verdict is Verdict.FAIL:
+                fault = (kind, device)
     faulty = {gpu for _, f in found for gpu in (_gpu(x.bdf) for x in f.lines) if gpu}
     faulty |= {gpu for kind, gpu in groups if kind.startswith("xid") and kind != "xid 45"}
     for (kind, device), members in groups.items():

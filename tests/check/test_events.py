@@ -293,3 +293,26 @@ def test_a_finding_says_each_thing_once_and_names_its_device() -> None:
     assert "--gpu-reset -i 0000:3b:00.0" in found.remedy
     (found,) = told("[ 9.1] EDAC MC0: 1 CE memory read error on DIMM_A1 (channel:0 slot:0)")
     assert found.message == "memory errors were corrected"
+
+
+def test_rows_are_remapped_for_the_error_before() -> None:
+    (found,) = told(xid(48), xid(63), xid(94), xid(45))
+    assert (found.verdict, found.subject) == (V.FAIL, "xid 48 0000:3b:00")
+    assert "Xid 63" in found.message and "Xid 94" in found.message
+    (found,) = told(xid(94), xid(64))
+    assert found.subject == "xid 64 0000:3b:00"
+    assert [f.subject for f in told(xid(94), xid(63, "5e"))] == [
+        "xid 94 0000:3b:00", "xid 63 0000:5e:00",
+    ]  # fmt: skip
+
+
+def test_what_waits_for_a_hung_gpu_is_told_with_it() -> None:
+    (found,) = told(
+        xid(119, rest="pid=9, name=nvidia-smi, Timeout after 45s of waiting for RPC response"),
+        "[ 9.2] NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required "
+        "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from x",
+        "[ 99.5] INFO: task nvidia-smi:9 blocked for more than 120 seconds.",
+    )
+    assert (found.verdict, found.subject) == (V.FAIL, "xid 119 0000:3b:00")
+    assert "2 more lines" in found.message
+    assert len(told("INFO: task nvidia-smi:9 blocked for more than 120 seconds.")) == 1

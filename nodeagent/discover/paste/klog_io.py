@@ -125,11 +125,12 @@ BLOCK = Topic(
         ),
         rule(
             "fs_error",
-            r"\A(?=.*(?i:err|only|corrupt|shut|failed|mount|superb|lost)).*?"
+            r"\A(?=.*(?i:err|only|corrupt|shut|fail|mount|superb|lost|discard|retry)).*?"
             r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs|FAT-fs|JFS)(?: error| warning| critical| alert"
             r"| info)? ?\((?:device )?(?P<device>[^)\s:]+)[^)]*\):? .*(?:I/O [Ee]rror"
             r"|read-?only(?! f)|[Cc]orrupt|[Ss]hut(?:ting)? ?down|force_shutdown|[Ee]rror|failed:? "
-            r"|Please unmount|[Uu]nmount and run|unable to read superblock|Data will be lost)",
+            r"|Please unmount|[Uu]nmount and run|unable to read superblock|Data will be lost"
+            r"|\berr -\d+|page discard on page|Failing async write|Retrying async write)",
             details=groups,
         ),
         rule("fs_error", r"EXT[234]-fs error \(device (?P<device>[^)\s:]+)", details=groups),
@@ -170,7 +171,7 @@ RAID = Topic(
         rule(
             "raid",
             r"md/raid\S*: (?:Operation continuing on|Cannot continue operation|not enough|"
-            r"active with (?P<have>\d+) out of (?!(?P=have)\b)\d+)",
+            r"too few disks|failed to run|active with (?P<have>\d+) out of (?!(?P=have)\b)\d+)",
         ),
         rule(
             "raid",
