@@ -17,7 +17,7 @@ from nodeagent.model.finding import Verdict
 from nodeagent.model.tomltext import document as document_of
 
 MAX_BYTES = 1 << 20
-EXAMPLE = """\
+_EXAMPLE = """\
 # Bounds, grade and switch of a check; `nodeagentctl explain ID` shows the names of its bounds.
 [checks."numa.uneven"]
 bounds = { percent = 50 }
@@ -33,8 +33,15 @@ enabled = false
 id = "cpu.smt-split"
 subject = "cpu 5,29"      # as the finding prints it; * and ? stand for anything
 reason = "sibling runs the housekeeping of this thread"
-until = 2026-03-31
+until = {until}
 """
+
+
+def example(today: datetime.date) -> str:
+    """A complete policy file; its waiver holds for 30 days."""
+    return _EXAMPLE.replace("{until}", (today + datetime.timedelta(days=30)).isoformat())
+
+
 REMEDY = "mend that line; `nodeagentctl topology check --policy-example` prints a complete file"
 
 

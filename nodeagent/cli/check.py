@@ -80,14 +80,15 @@ def check(
     Works without root; what it could not see is UNKNOWN and names the file or the right.
     """
     import dataclasses
+    import datetime
     import time
 
     if policy_example:
-        from nodeagent.check.policyfile import EXAMPLE
+        from nodeagent.check.policyfile import example
         from nodeagent.cli.output import text_only
 
         text_only(invocation.output, "--policy-example prints a policy file")
-        click.echo(EXAMPLE, nl=False)
+        click.echo(example(datetime.datetime.now(datetime.UTC).date()), nl=False)
         return 0
     from nodeagent.check.judge import judge
     from nodeagent.cli.host import read_host

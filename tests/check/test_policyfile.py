@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from nodeagent.check.judge import BY_ID, judge
-from nodeagent.check.policyfile import EXAMPLE, parse
+from nodeagent.check.policyfile import example, parse
 from nodeagent.errors import ConfigError
 from nodeagent.model.finding import Verdict
 from tests.check.machines import healthy, with_texts
@@ -82,5 +82,7 @@ def test_a_good_file_switches_grades_bounds_and_waives() -> None:
 
 
 def test_the_example_is_one() -> None:
-    policy = parse(EXAMPLE, "example", TODAY)
-    assert policy.rules.keys() <= BY_ID.keys() and policy.waives
+    for today in (TODAY, datetime.date(2031, 12, 31)):
+        policy = parse(example(today), "example", today)
+        assert policy.rules.keys() <= BY_ID.keys()
+        assert [w.until > today for w in policy.waives] == [True]
