@@ -312,7 +312,10 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
     if (
         snapshot.pasted is not None
         and all(
-            f.verdict in (Verdict.NA, Verdict.INFO) or f.id.startswith(_ABOUT_INPUT) for f in found
+            f.verdict is Verdict.NA
+            or (f.verdict is Verdict.INFO and not f.evidence)
+            or f.id.startswith(_ABOUT_INPUT)
+            for f in found
         )
         and not any(f.id == _NOTHING.id and f.verdict is Verdict.UNKNOWN for f in found)
     ):

@@ -188,3 +188,9 @@ def test_a_remedy_names_the_pool_and_the_cpus_that_are_known() -> None:
     assert answers("pinning.log", call)[0].remedy.startswith("taskset -c 4-7 ")
     turbo = {"turbostat": TURBO.format(n=700, p="61.00")}
     assert "cpupower -c 4 idle-set" in answers("jitter.clock", turbo)[0].remedy
+
+
+def test_what_only_informs_is_an_answer_too() -> None:
+    log = {"journal.txt": "irqbalance[8]: Cannot change IRQ 44 affinity: Input/output error"}
+    assert answers("irq.log", log)[0].verdict is V.INFO
+    assert not [f for f in answers("paste.recognised", log) if f.verdict is V.UNKNOWN]
