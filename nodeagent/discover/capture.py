@@ -8,7 +8,7 @@
     /sys/.../secret ! Permission denied      a read that failed
 
 Blanks, `%` and a last `:` in paths are percent-encoded. The first line is MAGIC, the last one
-counts the entries, so that a cut file is known as one.
+counts the entries and the lines before it, so that a cut file is known as one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nodeagent.discover.store import Entry, Failed, Link
 from nodeagent.errors import ReadError
 
 MAGIC = "# nodeagent capture v1"
-_END = re.compile(r"# end, ([0-9]{1,9}) entries")
+_END = re.compile(r"# end, ([0-9]{1,9}) entries(?:, ([0-9]{1,9}) lines)?")
 _DIGITS = re.compile(r"([0-9]{1,18})")
 
 
@@ -46,7 +46,7 @@ def render(table: Mapping[str, Entry]) -> str:
             lines.append(f"{name} ! {_visible(entry.reason)}")
         else:
             lines += _file(name, entry)
-    lines.append(f"# end, {len(paths)} entries")
+    lines.append(f"# end, {len(paths)} entries, {len(lines)} lines")
     return "\n".join(lines) + "\n"
 
 
@@ -116,6 +116,8 @@ def parse(name: str, data: bytes) -> dict[str, Entry]:
             if m:
                 if int(m[1]) != len(table):
                     raise _bad(name, f"it holds {len(table)} entries and says {m[1]}")
+                if m[2] is not None and int(m[2]) != number - 1:
+                    raise _bad(name, f"it holds {number - 1} lines and says {m[2]}")
                 return table
             continue
         head, _, value = line.partition(" ")

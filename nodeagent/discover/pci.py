@@ -6,7 +6,8 @@ Source: Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-pci-devices-aer_stats
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from collections.abc import Iterable
+from itertools import chain, combinations, product
 
 from nodeagent.discover.lspci_text import Details, read_details
 from nodeagent.discover.pci_config import WHOLE, describe
@@ -17,6 +18,8 @@ from nodeagent.model.pci import AMD, INTEL, Aer, Link, PciFunction, parse_bdf
 from nodeagent.model.topology import Path, PeerLink, Relation
 
 DEVICES = "sys/bus/pci/devices"
+MAX_GPUS = 1024
+"""Pairs are made of this many at most: half a million."""
 MAX_RELATED = 256
 """With more devices than this (SR-IOV) NIC-NIC and NVMe-NVMe pairs are left out."""
 _BDF = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
@@ -178,16 +181,16 @@ Links = dict[frozenset[str], tuple[PeerLink, ...]]
 
 
 def relate(functions: tuple[PciFunction, ...], links: Links) -> tuple[Relation, ...]:
-    """One relation for each pair of computing GPUs, NICs and NVMe drives."""
+    """One relation for each pair of computing GPUs, NICs and NVMe drives; none at all where
+    `unrelated` says why."""
+    if unrelated(functions) is not None:
+        return ()
     by_bdf = {f.bdf: f for f in functions}
     # A GPU whose vendor could not be read may compute; a board's display chip does not.
     ends = [f for f in functions if _computes(f) or f.is_nic or f.is_nvme]
     upward = {f.bdf: _outside(f, by_bdf) for f in ends}
-    crowded = len(ends) > MAX_RELATED
     found = []
-    for a, b in combinations(ends, 2):
-        if crowded and not (_computes(a) or _computes(b)):
-            continue
+    for a, b in _pairs(ends):
         same = None
         if a.numa_node is not None and b.numa_node is not None:
             same = a.numa_node == b.numa_node
@@ -201,6 +204,23 @@ def relate(functions: tuple[PciFunction, ...], links: Links) -> tuple[Relation, 
             )
         )
     return tuple(found)
+
+
+def _pairs(ends: list[PciFunction]) -> Iterable[tuple[PciFunction, PciFunction]]:
+    if len(ends) <= MAX_RELATED:
+        return combinations(ends, 2)
+    computing = [f for f in ends if _computes(f)]
+    return chain(
+        combinations(computing, 2), product(computing, [f for f in ends if not _computes(f)])
+    )
+
+
+def unrelated(functions: tuple[PciFunction, ...]) -> str | None:
+    """Why devices are not paired: more GPUs than any machine has; None: they are."""
+    count = sum(1 for f in functions if _computes(f))
+    if count <= MAX_GPUS:
+        return None
+    return f"{count} GPUs, expected at most {MAX_GPUS}: how near they are is not worked out"
 
 
 def _computes(function: PciFunction) -> bool:

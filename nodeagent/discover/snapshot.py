@@ -63,6 +63,9 @@ def read_snapshot(
     kfd_nodes = kfd.read_kfd(root)
     reading = _nvml(root, source)
     nodes = numa.read_nodes(root, cpus.online, _gpu_memory_nodes(reading))
+    crowded = pci.unrelated(functions)
+    if crowded is not None:
+        root.fail(pci.DEVICES, crowded)
     topology = Topology(
         online=cpus.online,
         possible=cpus.possible,

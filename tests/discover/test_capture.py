@@ -121,6 +121,16 @@ TABLE: dict[str, Entry] = {
 
 def test_round_trip_of_every_kind_of_entry() -> None:
     assert parse("x", render(TABLE).encode()) == TABLE
+    older = re.sub(r", \d+ lines$", "", render(TABLE).rstrip("\n"))
+    assert older != render(TABLE).rstrip("\n") and parse("x", older.encode()) == TABLE
+
+
+def test_a_line_that_is_missing_anywhere_is_noticed() -> None:
+    lines = render(TABLE).split("\n")
+    for gone in range(1, len(lines) - 1):
+        text = "\n".join(lines[:gone] + lines[gone + 1 :])
+        with pytest.raises(ReadError):
+            parse("x", text.encode())
 
 
 def test_masks_hide_and_keep_equal_what_is_equal() -> None:

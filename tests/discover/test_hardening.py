@@ -11,6 +11,7 @@ import pytest
 from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
 from nodeagent.cli.render.topology_json import topology_json
+from nodeagent.discover import pci
 from nodeagent.discover.masks import Masks
 from nodeagent.discover.redact import redact
 from nodeagent.discover.root import Root
@@ -18,7 +19,7 @@ from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.discover.store import Entry, Failed, Link, TableStore
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.finding import Verdict, worst
-from nodeagent.model.pci import parse_bdf
+from nodeagent.model.pci import PciFunction, parse_bdf
 from nodeagent.model.snapshot import Snapshot
 from tests.hosts.generate import MACHINES, write_tree
 from tests.hosts.tree import CPU, GPU, NODE, Table, Tree
@@ -156,3 +157,24 @@ def test_what_is_read_besides_may_fail_too(path: str, entry: Entry) -> None:
         named = {u.path.rpartition("/")[2] for u in snapshot.unread}
         assert path.rpartition("/")[2] in named, path
     assert worst(judge(snapshot, Policy(), 0)) is not Verdict.OK
+
+
+@pytest.mark.parametrize(("gpus", "related"), [(1024, True), (1025, False)])
+def test_more_gpus_than_any_machine_has_are_not_paired(gpus: int, related: bool) -> None:
+    functions = tuple(
+        PciFunction(
+            bdf=f"{i // 256:04x}:{i % 256:02x}:00.0",
+            class_code="0302",
+            vendor="10de",
+            device="2330",
+            numa_node=None,
+            local_cpus=None,
+            parents=(),
+            root_bus=f"{i // 256:04x}:00",
+            driver=None,
+            link=None,
+        )
+        for i in range(gpus)
+    )
+    assert bool(pci.relate(functions, {})) is related
+    assert (pci.unrelated(functions) is None) is related

@@ -270,7 +270,7 @@ def boot(
         check=False,
     )
     text = result.read_bytes().replace(b"\r\n", b"\n") if result.exists() else b""
-    if not re.search(rb"^# end, \d+ entries\n\Z", text, re.MULTILINE):
+    if not re.search(rb"^# end, \d+ entries(?:, \d+ lines)?\n\Z", text, re.MULTILINE):
         sys.exit(done.stdout.decode("utf-8", "replace")[-4000:])
     return text
 
