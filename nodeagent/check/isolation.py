@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from nodeagent.check.bootargs import Asked, asked
 from nodeagent.check.record import (
+    PASTE_MORE,
     RECORD_MORE,
     Judged,
     Missing,
@@ -48,7 +49,7 @@ def given(s: Seen, name: str) -> Asked | None:
         raise Missing(
             "sys/devices/system/cpu/possible",
             f"needed to know what N means in {found.text}",
-            RECORD_MORE,
+            PASTE_MORE if s.snapshot.pasted is not None else RECORD_MORE,
         )
     return found
 

@@ -299,7 +299,7 @@ def judge(snapshot: Snapshot, policy: Policy, now_ns: int) -> tuple[Finding, ...
                 # One line each, with nothing that moves a cursor: they quote what was read.
                 subject=visible(judged.subject),
                 message=visible(judged.message),
-                evidence=tuple(dict.fromkeys(judged.evidence)),
+                evidence=tuple(dict.fromkeys(_sourced(judged.evidence, snapshot))),
                 remedy=visible(judged.remedy),
             )
             waive = policy.waived(finding, today)
@@ -332,6 +332,19 @@ _NOTHING = Finding(
     evidence=(Evidence(path="input", text="every check is not applicable"),),
     remedy="paste more of the machine, e.g. nvidia-smi topo -m, lscpu, /proc/cmdline, dmesg",
 )
+
+
+def _sourced(evidence: tuple[Evidence, ...], snapshot: Snapshot) -> tuple[Evidence, ...]:
+    """What was pasted is shown with the text it stood in: nobody gave us that kernel file."""
+    sources = snapshot.pasted.sources if snapshot.pasted is not None else {}
+    if not sources:
+        return evidence
+    return tuple(
+        dataclasses.replace(e, path=f"{e.path} (from {source})")
+        if (source := sources.get(e.path.lstrip("/"))) is not None
+        else e
+        for e in evidence
+    )
 
 
 def _answers(check: Check, seen: Seen) -> Iterator[Judged]:

@@ -33,7 +33,8 @@ DEMOTION = "sys/kernel/mm/numa/demotion_enabled"
     "numa.exhausted",
     "every node has memory left",
     means="WARN when a node with CPUs has less than `percent` % of its memory free or in page "
-    "cache that can be dropped at once. NA where the node's meminfo does not tell the cache.",
+    "cache that can be dropped at once; INFO when little is free and the cache is not told "
+    "(numactl -H). NA where nothing of it is told.",
     why="The next allocation of a thread bound there fails (membind: the OOM killer, though the "
     "other node has gigabytes), or silently goes to the other node.",
     prove="numastat -m | grep -E 'MemTotal|MemFree|File|SReclaimable'; numactl -H",
@@ -47,6 +48,24 @@ def exhausted(s: Seen) -> Iterator[Judged]:
     """What is available on each node."""
     s.nodes()
     told = [n for n in s.cpu_nodes if n.memory_bytes and n.memory_available_bytes is not None]
+    full = [
+        n
+        for n in s.cpu_nodes
+        if n.memory_bytes
+        and n.memory_available_bytes is None
+        and n.memory_free_bytes is not None
+        and n.memory_free_bytes * 100 < n.memory_bytes * s.bounds["percent"]
+    ]
+    for n in full:
+        yield info(
+            f"node {n.id}",
+            f"node {n.id} has {mib(n.memory_free_bytes or 0)} of {mib(n.memory_bytes or 0)} free; "
+            "how much of the rest is page cache that can be dropped is not told",
+            saw(f"{NODE}/node{n.id}/meminfo", f"MemFree: {(n.memory_free_bytes or 0) >> 10} kB"),
+            remedy="numastat -m | grep -E 'MemFree|FilePages|SReclaimable'",
+        )
+    if not told and full:
+        return
     if not told:
         raise NotApplicable("no node tells how much of its memory is available")
     low = [

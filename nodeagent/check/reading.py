@@ -35,15 +35,16 @@ def complete(s: Seen) -> Iterator[Judged]:
     for u in unread:
         groups.setdefault(s.unread(u.path.lstrip("/"), u.reason).remedy, []).append(u)
     for remedy, sentence in (
-        (s.as_root, "need more rights"),
+        (s.as_root, "closed to this user"),
         (READ_BY_HAND, "could not be read"),
-        (RECORD_MORE, "are not in the recording"),
+        (RECORD_MORE, "missing in the recording"),
     ):
         group = groups.get(remedy, [])
         if group:
             yield unknown(
                 "files",
-                f"{len(group)} files {sentence}: {some((u.path for u in group), 3)}",
+                f"{len(group)} {'file' if len(group) == 1 else 'files'} {sentence}: "
+                f"{some((u.path for u in group), 3)}",
                 *(saw(u.path, u.reason) for u in group[:5]),
                 remedy=remedy,
             )

@@ -19,6 +19,8 @@ RECORD_AS_ROOT = "record it again, as root: sudo nodeagentctl capture FILE"
 """The same where what is judged is a recording: to judge it as root tells no more."""
 RECORD_MORE = "record the whole machine, as root: sudo nodeagentctl capture FILE"
 """Remedy of every UNKNOWN that a recording with too little in it causes."""
+PASTE_MORE = "grep -H . /sys/devices/system/cpu/{possible,online,present}  # paste this with it"
+"""Remedy where a paste leaves out how many CPUs there are."""
 ASK_OPERATOR = (
     "ask the host's operator for a guest topology that is the host's: virsh edit GUEST, "
     "<cpu><numa> cells and <topology> as on the host"

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from nodeagent.check.record import AS_ROOT, RECORD_AS_ROOT, RECORD_MORE, some
+from nodeagent.check.record import AS_ROOT, PASTE_MORE, RECORD_AS_ROOT, RECORD_MORE, some
 from nodeagent.model.finding import Finding, Verdict, worst
 
 _SEVERITY = (
@@ -24,6 +24,7 @@ _NEED = {
     AS_ROOT: "need root",
     RECORD_AS_ROOT: "need a recording made as root",
     RECORD_MORE: "need files that the recording lacks",
+    PASTE_MORE: "need to know how many CPUs there are",
 }
 
 

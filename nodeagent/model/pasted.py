@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 
@@ -37,6 +38,8 @@ class Pasted:
     """Files without a character."""
     skipped: tuple[str, ...] = ()
     """Blocks of a report that no reader knows, while others of it were read."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Kernel file below the root -> the pasted text that told it, for evidence."""
     reports: tuple[Report, ...] = ()
     """What tools said, in the order of the input; a check takes its own kind with `of`."""
 

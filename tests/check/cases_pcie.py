@@ -212,5 +212,8 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("not loaded", H, V.NA),
     ],
 }  # fmt: skip
-ALWAYS_SEE = {"pcie.iommu-faults", "locality.gpu-direct-storage", "pcie.generation"}
+ALWAYS_SEE = {
+    "pcie.iommu-faults", "locality.gpu-direct-storage", "pcie.generation",
+    "pcie.boot-bandwidth",
+}  # fmt: skip
 ONLY_TELL = {"pcie.sriov"}

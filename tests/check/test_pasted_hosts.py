@@ -173,6 +173,18 @@ def test_small_files(check_id: str, files: dict[str, str], verdict: Verdict, wor
             assert f.evidence and f.remedy, f
 
 
+def test_free_memory_alone_is_told_with_what_is_missing() -> None:
+    numactl = (
+        "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: 64000 MB\nnode 0 free: {} MB\n"
+        "node 1 cpus: 2 3\nnode 1 size: 64000 MB\nnode 1 free: 60000 MB\n"
+    )
+    (low,) = answers("numa.exhausted", {"numactl.txt": numactl.format(300)})
+    assert low.verdict is V.INFO and "300 MiB of 62 GiB free" in low.message
+    assert low.evidence[0].path.endswith("/node0/meminfo (from numactl.txt)")
+    (enough,) = answers("numa.exhausted", {"numactl.txt": numactl.format(30000)})
+    assert enough.verdict is V.NA
+
+
 def test_a_remedy_names_the_pool_and_the_cpus_that_are_known() -> None:
     log = {"eal.log": "EAL: No free 1048576 kB hugepages reported on node 3"}
     assert (
@@ -182,8 +194,9 @@ def test_a_remedy_names_the_pool_and_the_cpus_that_are_known() -> None:
     (f,) = answers("irq.on-isolated", irq)
     assert f.remedy.startswith("echo 0-3 > /proc/irq/9/smp_affinity_list")
     assert {e.path for e in f.evidence} == {
-        "/proc/irq/9/effective_affinity", "/sys/devices/system/cpu/isolated",
-    }  # fmt: skip
+        "/proc/irq/9/effective_affinity (from proc-irq-9-effective_affinity)",
+        "/sys/devices/system/cpu/isolated (from cpu-isolated)",
+    }
     call = {"a": "sched_setaffinity: Invalid argument", "status": "Cpus_allowed_list:\t4-7"}
     assert answers("pinning.log", call)[0].remedy.startswith("taskset -c 4-7 ")
     turbo = {"turbostat": TURBO.format(n=700, p="61.00")}

@@ -35,11 +35,13 @@ VENDORS = {
 
 
 def size(count: int) -> str:
-    """Bytes with a binary unit, at most three digits."""
+    """Bytes with a binary unit, to three digits: `1007 GiB`, `1.97 TiB`."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1000:
+        if round(value) < 1000:
             return f"{value:.3g} {unit}"
+        if round(value) < 1024:
+            return f"{value:.0f} {unit}"
         value /= 1024
     return f"{value:.3g} TiB"
 

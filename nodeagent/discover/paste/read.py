@@ -120,7 +120,7 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
             unrecognised.append(text.name)
         else:
             skipped += _skipped(text)
-    files, conflicts = _merged(parts)
+    files, sources, conflicts = _merged(parts)
     base = _snapshot(root, files, parts)
     kfd = kfd_facts(root) if root is not None else {}
     functions = _functions(base, parts)
@@ -139,6 +139,7 @@ def read_paste(texts: Sequence[Text], root: Root | None = None) -> Paste:
         repairs=_said(parts, lambda p: p.repairs),
         unclear=_said(parts, lambda p: p.unclear),
         conflicts=tuple(conflicts),
+        sources=sources,
         refused=_said(parts, lambda p: (p.refused,) if p.refused else ()),
         unrecognised=tuple(unrecognised),
         empty=tuple(empty),
@@ -215,8 +216,11 @@ _CHANGES = ("/meminfo", "/numastat", "proc/interrupts", "proc/cpuinfo", "cpu.sta
 """What differs from one moment to the next: two samples do not contradict each other."""
 
 
-def _merged(parts: Sequence[tuple[Text, Part]]) -> tuple[dict[str, str], list[str]]:
-    """Kernel files of all parts; the first one wins, and a later one that differs is told."""
+def _merged(
+    parts: Sequence[tuple[Text, Part]],
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Kernel files of all parts, and the text each came from; the first one wins, and a later one
+    that differs is told."""
     files: dict[str, str] = {}
     source: dict[str, str] = {}
     conflicts: list[str] = []
@@ -229,10 +233,11 @@ def _merged(parts: Sequence[tuple[Text, Part]]) -> tuple[dict[str, str], list[st
                     f"/{path}: {source[path]} says {files[path][:60]!r}, "
                     f"{text.name} says {value[:60]!r}"
                 )
-    for _, part in parts:
+    for text, part in parts:
         for path, value in part.weak.items():
-            files.setdefault(path, value)
-    return files, conflicts
+            if path not in files:
+                files[path], source[path] = value, text.name
+    return files, source, conflicts
 
 
 def _snapshot(
@@ -264,7 +269,12 @@ def _snapshot(
         topology=topology,
         irqs=_all_irqs(snapshot.irqs, _irqs(files)) if root is None else snapshot.irqs,
         texts=texts,
-        unread=tuple(u for u in snapshot.unread if u.reason not in _NOISE),
+        unread=tuple(
+            u
+            for u in snapshot.unread
+            # What N is on the command line was not pasted: the checks that need it say so.
+            if u.reason not in _NOISE and u.path != "/proc/cmdline"
+        ),
         live=False,
     )
 
