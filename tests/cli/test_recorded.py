@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 
 HOSTS = pathlib.Path(__file__).parents[1] / "hosts"
@@ -18,11 +19,23 @@ def test_sizes_and_distances_are_readable(bin_dir: pathlib.Path) -> None:
     assert "node 0: distances 0:10 1:21 -> 0:10 1:12 2:12 3:12" in lines
 
 
-def test_the_remedy_of_unknown_acs_can_help(bin_dir: pathlib.Path) -> None:
-    """Neither root nor another capture would tell: config space is never read."""
-    host = str(HOSTS / "two-socket-8gpu.capture")
-    command = [str(bin_dir / "nodeagentctl"), "--host", host, "topology", "check"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 3
-    assert "lspci -vvv | nodeagentctl diagnose -" in done.stdout
-    assert "nodeagentctl capture" not in done.stdout
+def checked(bin_dir: pathlib.Path, host: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    command = [str(bin_dir / "nodeagentctl"), "--host", str(host), "topology", "check"]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_remedy_of_unknown_acs_can_help(bin_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Recorded without rights ACS is unknown; what the remedy asks for is what would tell."""
+    whole = HOSTS / "two-socket-8gpu.capture"
+    assert checked(bin_dir, whole).returncode == 0
+    head, *members = re.split(r"(?m)^(?=/)", whole.read_text().partition("# end")[0])
+    kept = [member for member in members if not member.startswith("/derived/pci/")]
+    assert len(kept) < len(members)
+    text = head + "".join(kept)
+    poorer = tmp_path / "poorer.capture"
+    lines = text.count("\n")
+    poorer.write_text(f"{text}# end, {len(kept)} entries, {lines} lines\n")
+    done = checked(bin_dir, poorer)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "pcie.acs-redirect" in done.stdout
+    assert "sudo nodeagentctl capture FILE" in done.stdout
