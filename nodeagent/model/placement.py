@@ -40,6 +40,25 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A part of a workload's threads that gets PUs of its own, out of the workload's.
+
+    Every criterion that is given must fit; the first role that fits a thread has it. Threads that
+    fit no role have the PUs that no role took, or all of the workload's where none is left.
+    """
+
+    name: str
+    cpus: int
+    """PUs of the workload for this role (>= 1)."""
+    title: str | None = None
+    """Shell pattern on the title of the thread's process."""
+    comm: str | None = None
+    """Shell pattern on the thread's own name (/proc/PID/task/TID/comm)."""
+    main: bool | None = None
+    """True: the process's main thread only (tid = pid); False: the others only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One thing to place."""
 
@@ -60,6 +79,8 @@ class Workload:
     isolated: bool = False
     cpu_list: CpuSet | None = None
     """These very PUs and no others (then `cpus` is their number); None: the planner chooses."""
+    roles: tuple[Role, ...] = ()
+    """In order of choice; their PUs sum to no more than `cpus`."""
     source: str = ""
     """FILE:LINE where the workload stands, for messages."""
 
@@ -90,6 +111,14 @@ class ProcessState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolePlaced:
+    """The PUs of one role, out of its workload's."""
+
+    role: Role
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """Where one workload belongs, and why."""
 
@@ -106,6 +135,8 @@ class Placed:
     kind: str = "custom"
     match: Match | None = None
     """How its processes are known; None: it has none to act upon."""
+    roles: tuple[RolePlaced, ...] = ()
+    """In the workload's order; disjoint, each inside `cpus`. Of a shared workload: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,17 @@ from nodeagent.model.pci import (
     PciFunction,
     ResizableBar,
 )
-from nodeagent.model.placement import Held, Match, Placed, Placement, Refused, Sharing, ThreadState
+from nodeagent.model.placement import (
+    Held,
+    Match,
+    Placed,
+    Placement,
+    Refused,
+    Role,
+    RolePlaced,
+    Sharing,
+    ThreadState,
+)
 from nodeagent.model.probe import Capability, ProbeStatus, ThreadDelay
 from nodeagent.model.snapshot import Host
 from nodeagent.model.status import ControllerLink, NodeStatus, SelfCost
@@ -58,7 +68,8 @@ Message = Any
 TRAVELS: tuple[type, ...] = (
     Evidence, Finding, Event, Histogram, Link, Aer, Acs, DeviceControl, ResizableBar,
     ErrorBits, PciFunction, Hugepages, NumaNode, Package,
-    Cache, PeerLink, Relation, Isolation, Topology, Host, ThreadState, Match, Placed, Refused,
+    Cache, PeerLink, Relation, Isolation, Topology, Host, ThreadState, Match, Role, RolePlaced,
+    Placed, Refused,
     Placement,
     Held, Capability, ThreadDelay, ProbeStatus, ReaderStatus, RingStatus, FeedLoss, FeedStatus,
     ControllerLink, SelfCost, NodeStatus,
