@@ -33,6 +33,7 @@ from nodeagent.model.actions import (
     MAX_DATAGRAM,
     MAX_ENTRIES,
     MAX_MESSAGE,
+    ActionRequest,
     Answer,
     Call,
     EntryLine,
@@ -41,14 +42,16 @@ from nodeagent.model.actions import (
     MoveToCpusetRequest,
     Result,
     SetAffinityRequest,
+    SetValueRequest,
     StatusRequest,
     UndoRequest,
     to_action,
     to_line,
 )
-from nodeagent.model.placement import Consent
+from nodeagent.model.placement import Consent, SetValue
 from nodeagent.model.settings import Config, IsolatedProbe
-from nodeagent.pin.actor import Actor, Asked
+from nodeagent.pin.actor import Actor
+from nodeagent.pin.asked import Asked
 from nodeagent.pin.audit import Audit
 from nodeagent.pin.undo import Journal
 from nodeagent.streams import stand_in
@@ -117,7 +120,7 @@ class Reply:
     fds: tuple[int, ...] = ()
 
 
-def _act(request: SetAffinityRequest | MoveToCpusetRequest, context: Context) -> Reply:
+def _act(request: ActionRequest, context: Context) -> Reply:
     action = to_action(request)
     done = context.actor.perform(action, context.asked)
     result = Result(
@@ -126,7 +129,7 @@ def _act(request: SetAffinityRequest | MoveToCpusetRequest, context: Context) ->
         read_back=done.read_back,
         journal_id=done.journal_id,
         workload=action.workload,
-        pid=action.target.pid,
+        pid=0 if isinstance(action, SetValue) else action.target.pid,
     )
     return Reply(answer=Answer(seq=context.call.seq, results=[result]))
 
@@ -236,6 +239,7 @@ Handler = Callable[[Any, Context], Reply]
 ACTIONS: dict[type[msgspec.Struct], Handler] = {
     SetAffinityRequest: _act,
     MoveToCpusetRequest: _act,
+    SetValueRequest: _act,
     UndoRequest: _undo,
     JournalRequest: _journal,
     StatusRequest: _status,

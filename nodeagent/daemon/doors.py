@@ -116,7 +116,7 @@ class _ActorDoor:
         at_ns = time.time_ns()
         pins: dict[tuple[int, int], JournalPin] = {}
         for entry in await self.client.journal():
-            if entry.state == "undoing":
+            if entry.state == "undoing" or entry.knob:
                 continue
             key = entry.pid, entry.start_time
             first = pins.get(key)

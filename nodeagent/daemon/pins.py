@@ -17,7 +17,7 @@ from nodeagent.daemon.state import (
     Seen,
     State,
     Wanted,
-    consent_of,
+    failure_key,
 )
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
@@ -27,8 +27,12 @@ from nodeagent.model.placement import (
     Held,
     Outcome,
     Placed,
+    ProcessAction,
     ProcessState,
     SetAffinity,
+    SetValue,
+    consent_of,
+    subject_of,
 )
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.place.diff import THREADS_ONLY, actions
@@ -40,11 +44,14 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
     by_key = {(p.pid, p.start_time): p for p in state.processes}
     for done in seen.done:
         action, result, at_ns = done.action, done.result, done.at_ns
-        key = action.target.pid, action.target.start_time
-        subject = f"{action.workload} pid {action.target.pid}"
+        subject, failed = subject_of(action), failure_key(action)
         match result.outcome:
             case Outcome.DONE:
-                failures.pop((key, str(action.cpus)), None)
+                failures.pop(failed, None)
+                if isinstance(action, SetValue):
+                    events.append(event("pin.done", subject, Severity.INFO, result.message, at_ns))
+                    continue
+                key = action.target.pid, action.target.start_time
                 process = by_key.get(key)
                 before = _before(action, process)
                 if process is not None:
@@ -70,9 +77,9 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
             case Outcome.GONE:
                 events.append(event("pin.gone", subject, Severity.INFO, result.message, at_ns))
             case Outcome.REFUSED | Outcome.FAILED | Outcome.REVERTED:
-                old = failures.get((key, str(action.cpus)))
+                old = failures.get(failed)
                 tries = 1 if old is None else old.tries + 1
-                failures[key, str(action.cpus)] = Failure(
+                failures[failed] = Failure(
                     tries=tries,
                     retry_ns=at_ns + RETRY_NS * 2 ** min(tries - 1, 10),
                     message=result.message,
@@ -83,8 +90,7 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
                         f"pin.{result.outcome}",
                         subject,
                         Severity.ERROR if last else Severity.WARNING,
-                        f"{action.workload} (pid {key[0]}) could not be put on {action.cpus}: "
-                        f"{result.message}"
+                        f"{_wish(action)}: {result.message}"
                         + ("; it is not tried again until something changes" if last else ""),
                         at_ns,
                         "nodeagentctl place status",
@@ -95,7 +101,13 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
     return replace(state, failures=failures)
 
 
-def _before(action: Action, process: ProcessState | None) -> CpuSet:
+def _wish(action: Action) -> str:
+    if isinstance(action, SetValue):
+        return f"{subject_of(action)} could not be set to {action.value}"
+    return f"{action.workload} (pid {action.target.pid}) could not be put on {action.cpus}"
+
+
+def _before(action: ProcessAction, process: ProcessState | None) -> CpuSet:
     if isinstance(action, SetAffinity):
         return action.before
     return _actual(process) if process is not None else CpuSet()
@@ -248,6 +260,7 @@ def queue_up(
 ) -> tuple[State, tuple[Wanted, ...]]:
     queue: list[Wanted] = []
     waiting: dict[str, str] = {}
+    busy = None if isinstance(seen.busy, SetValue) else seen.busy
     acting = seen.consents.auto or seen.consents.allow or THREADS_ONLY
     for action in actions(state.placement, [p for _, p in mine(state)], acting):
         key = action.target.pid, action.target.start_time
@@ -261,7 +274,7 @@ def queue_up(
         if pin is not None and pin.manual is not None:
             waiting[action.workload] = f"manual: {pin.manual}"
             continue
-        if seen.busy is not None and seen.busy.target.pid == action.target.pid:
+        if busy is not None and busy.target.pid == action.target.pid:
             continue
         blocked = _blocked(consent_of(action), state, seen)
         if blocked is not None and seen.actor == CONNECTING:
@@ -292,7 +305,7 @@ def queue_up(
     return replace(state, waiting=waiting), tuple(queue)
 
 
-def _why(state: State, pin: Pin | None, action: Action) -> str:
+def _why(state: State, pin: Pin | None, action: ProcessAction) -> str:
     if pin is not None and pin.correcting:
         return f"the guard puts right what {pin.corrected[-1]} changed"
     placed = state.placement.of(action.workload)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
 
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon.fold import Fold
@@ -20,10 +19,9 @@ from nodeagent.model.placement import (
     ActionResult,
     Consent,
     Held,
-    MoveToCpuset,
     Placement,
     ProcessState,
-    SetAffinity,
+    SetValue,
     Target,
     Workload,
 )
@@ -213,12 +211,8 @@ def due_ns(last_ns: int, interval_ns: int, asked: bool) -> int:
     return last_ns + (min(MIN_GAP_NS, interval_ns) if asked else interval_ns)
 
 
-def consent_of(action: Action) -> Consent:
-    """The class of an action."""
-    match action:
-        case SetAffinity():
-            return Consent.THREADS
-        case MoveToCpuset():
-            return Consent.CGROUP
-        case _:
-            assert_never(action)
+def failure_key(action: Action) -> tuple[ProcessKey, str]:
+    """Under which key an action's failures are remembered."""
+    if isinstance(action, SetValue):
+        return (0, 0), f"{action.knob} {action.subject} {action.value}"
+    return (action.target.pid, action.target.start_time), str(action.cpus)

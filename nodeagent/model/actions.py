@@ -14,9 +14,11 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
     Action,
     ActionResult,
+    Knob,
     MoveToCpuset,
     Outcome,
     SetAffinity,
+    SetValue,
     Target,
 )
 
@@ -28,6 +30,8 @@ MAX_MESSAGE = 800
 """Characters of one result's message."""
 MAX_REASON = 400
 """Characters of `why` and of `override_freeze`: both are kept in the journal, for each entry."""
+MAX_VALUE = 16 << 10
+"""Characters of a value: a cpulist of 2,048 CPUs, every other one, takes 10 KiB."""
 MAX_ANSWER = MAX_DATAGRAM - (8 << 10)
 """Bytes that results or entries of one answer take; the rest of its frame needs far less."""
 
@@ -40,6 +44,8 @@ _List = Annotated[str, msgspec.Meta(max_length=16 << 10)]
 """A cpulist: 2,048 CPUs, every other one, take 10 KiB."""
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
 """PATH_MAX."""
+_Value = Annotated[str, msgspec.Meta(max_length=MAX_VALUE)]
+_Subject = Annotated[str, msgspec.Meta(max_length=4096)]
 _Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
 
@@ -72,6 +78,16 @@ class MoveToCpusetRequest(_Request, frozen=True, kw_only=True, tag="move_to_cpus
     before: _Path
 
 
+class SetValueRequest(_Request, frozen=True, kw_only=True, tag="set_value"):
+    """See model.placement.SetValue. An unknown knob is refused as not understood."""
+
+    workload: Annotated[str, msgspec.Meta(max_length=64)]
+    knob: Knob
+    subject: _Subject
+    value: _Value
+    before: _Value
+
+
 class UndoRequest(_Request, frozen=True, kw_only=True, tag="undo"):
     """Undo what the journal holds, newest first. `workload` None: of all. `below`: only entries
     with a smaller id, to go on where an answer with `more` ended; 0: from the newest."""
@@ -100,6 +116,7 @@ class LoadProbeRequest(_Request, frozen=True, kw_only=True, tag="load_probe"):
 Request = (
     SetAffinityRequest
     | MoveToCpusetRequest
+    | SetValueRequest
     | UndoRequest
     | JournalRequest
     | StatusRequest
@@ -151,6 +168,10 @@ class EntryLine(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
     by: str
     why: str
+    knob: str = ""
+    subject: str = ""
+    value: str = ""
+    value_before: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,9 +212,17 @@ class JournalEntry:
     at_ns: int
     by: str
     why: str
+    knob: str = ""
+    """Of a SetValue: which one; empty: the entry is about a process."""
+    subject: str = ""
+    value: str = ""
+    value_before: str = ""
 
 
-def to_request(action: Action) -> SetAffinityRequest | MoveToCpusetRequest:
+ActionRequest = SetAffinityRequest | MoveToCpusetRequest | SetValueRequest
+
+
+def to_request(action: Action) -> ActionRequest:
     """An action as it travels."""
     match action:
         case SetAffinity():
@@ -215,9 +244,17 @@ def to_request(action: Action) -> SetAffinityRequest | MoveToCpusetRequest:
                 mems=str(action.mems),
                 before=action.before,
             )
+        case SetValue():
+            return SetValueRequest(
+                workload=action.workload,
+                knob=action.knob,
+                subject=action.subject,
+                value=action.value,
+                before=action.before,
+            )
 
 
-def to_action(request: SetAffinityRequest | MoveToCpusetRequest) -> Action:
+def to_action(request: ActionRequest) -> Action:
     """The action that travelled. Raises ParseError for a list that is none."""
     match request:
         case SetAffinityRequest():
@@ -234,6 +271,14 @@ def to_action(request: SetAffinityRequest | MoveToCpusetRequest) -> Action:
                 cpuset=request.cpuset,
                 cpus=CpuSet.parse(request.cpus),
                 mems=CpuSet.parse(request.mems),
+                before=request.before,
+            )
+        case SetValueRequest():
+            return SetValue(
+                workload=request.workload,
+                knob=request.knob,
+                subject=request.subject,
+                value=request.value,
                 before=request.before,
             )
 
@@ -253,6 +298,10 @@ def to_line(entry: JournalEntry) -> EntryLine:
         at_ns=entry.at_ns,
         by=entry.by,
         why=entry.why,
+        knob=entry.knob,
+        subject=entry.subject,
+        value=entry.value,
+        value_before=entry.value_before,
     )
 
 
@@ -271,4 +320,8 @@ def to_entry(line: EntryLine) -> JournalEntry:
         at_ns=line.at_ns,
         by=line.by,
         why=line.why,
+        knob=line.knob,
+        subject=line.subject,
+        value=line.value,
+        value_before=line.value_before,
     )

@@ -201,7 +201,55 @@ class MoveToCpuset:
     """Path of the cpuset the process was in."""
 
 
-Action = SetAffinity | MoveToCpuset
+class Knob(enum.StrEnum):
+    """What a SetValue may set: a closed list. What `subject` names stands beside each."""
+
+    IRQ_AFFINITY = "irq-affinity"
+    """CPUs that may serve an interrupt; subject: its number. Value: a cpulist.
+    Source: Documentation/core-api/irq/irq-affinity.rst."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetValue:
+    """One value of the host that belongs to no process, written, read back and undone to the byte.
+
+    `subject` says which one of its knob; `value` and `before` are the knob's own text.
+    """
+
+    workload: str
+    """Whom it serves; empty: the host as a whole."""
+    knob: Knob
+    subject: str
+    value: str
+    before: str
+    """As the planner saw it; the actor reads it again."""
+
+
+ProcessAction = SetAffinity | MoveToCpuset
+"""What is done to a process: it has a target, and a set of CPUs."""
+
+Action = ProcessAction | SetValue
+
+CONSENT_OF_KNOB: dict[Knob, Consent] = {Knob.IRQ_AFFINITY: Consent.IRQ}
+"""Class of consent of each knob."""
+
+
+def consent_of(action: Action) -> Consent:
+    """The class of consent that an action needs."""
+    match action:
+        case SetAffinity():
+            return Consent.THREADS
+        case MoveToCpuset():
+            return Consent.CGROUP
+        case SetValue():
+            return CONSENT_OF_KNOB[action.knob]
+
+
+def subject_of(action: Action) -> str:
+    """What an action is about, for people: `vwap pid 4711`, `irq-affinity 86`."""
+    if isinstance(action, SetValue):
+        return f"{action.knob} {action.subject}"
+    return f"{action.workload} pid {action.target.pid}"
 
 
 class Outcome(enum.StrEnum):

@@ -23,11 +23,16 @@ from nodeagent.model.placement import (
     Consent,
     MoveToCpuset,
     Outcome,
+    ProcessAction,
     SetAffinity,
+    SetValue,
+    consent_of,
 )
 from nodeagent.pin import affinity, cpuset
 from nodeagent.pin.affinity import GoneError, Left, Why
+from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.audit import Audit, Record
+from nodeagent.pin.knobs import doors
 from nodeagent.pin.proc import (
     Thread,
     boot_id,
@@ -39,25 +44,12 @@ from nodeagent.pin.proc import (
 )
 from nodeagent.pin.step import step
 from nodeagent.pin.undo import Entry, Former, Journal, Open
+from nodeagent.pin.values import Values
 
 FREEZE_FILE = "freeze"
 SWEEP_ENTRIES = 256
 """With this many open entries, those of ended processes are closed before a new one is made."""
 _HZ = os.sysconf("SC_CLK_TCK")
-_TROUBLE = (NodeagentError, OSError)
-"""What an act may meet: a sentence, or a read of /proc or cgroup that failed as none foresaw."""
-
-CONSENT: dict[type, Consent] = {SetAffinity: Consent.THREADS, MoveToCpuset: Consent.CGROUP}
-"""Class of consent of each action."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Who asks, and why. `override_freeze`: the reason to act in spite of a freeze; empty: none."""
-
-    by: str
-    why: str = ""
-    override_freeze: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +80,7 @@ class Actor:
         self.allow = frozenset(allow)
         self._freeze = run_dir / FREEZE_FILE
         self._boot = boot_id()
+        self._values = Values(journal, doors(), self._boot)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -109,7 +102,7 @@ class Actor:
 
     def perform(self, action: Action, asked: Asked) -> ActionResult:
         """Performs one action. Never raises for what happens to it."""
-        refusal = self._refusal(CONSENT[type(action)], asked)
+        refusal = self._refusal(consent_of(action), asked)
         if refusal is not None:
             return self._audited(action, "", "", refusal, asked)
         if len(self._journal.entries) >= SWEEP_ENTRIES:
@@ -119,6 +112,9 @@ class Actor:
                 return self._set_affinity(action, asked)
             case MoveToCpuset():
                 return self._move(action, asked)
+            case SetValue():
+                result, before = self._values.perform(action, asked, _ticks())
+                return self._audited(action, before, result.read_back or "", result, asked)
 
     def _refusal(self, consent: Consent | None, asked: Asked) -> ActionResult | None:
         if consent is not None and consent not in self.allow:
@@ -136,7 +132,7 @@ class Actor:
             )
         return None
 
-    def _open(self, action: Action, comm: str, asked: Asked, **more: object) -> Open:
+    def _open(self, action: ProcessAction, comm: str, asked: Asked, **more: object) -> Open:
         return Open(
             id=self._journal.next_id,
             act="set_affinity" if isinstance(action, SetAffinity) else "move_to_cpuset",
@@ -173,7 +169,7 @@ class Actor:
             got = affinity.pin(
                 target.pid, target.start_time, target.tid, action.cpus, before_change
             )
-        except _TROUBLE as error:
+        except TROUBLE as error:
             return self._failed(action, entry, error, asked)
         if entry is None:
             return ActionResult(
@@ -233,7 +229,7 @@ class Actor:
                 raise ActError(
                     f"the threads of process {target.pid} read back {got}, expected {action.cpus}"
                 )
-        except _TROUBLE as error:
+        except TROUBLE as error:
             return self._failed(action, entry, error, asked)
         return self._finished(action, entry, comm, str(got), asked)
 
@@ -245,7 +241,7 @@ class Actor:
             raise GoneError(f"process {pid} ended while it was moved") from error
 
     def _finished(
-        self, action: Action, entry: Entry, comm: str, got: str, asked: Asked
+        self, action: ProcessAction, entry: Entry, comm: str, got: str, asked: Asked
     ) -> ActionResult:
         step("act.read-back")
         try:
@@ -265,11 +261,15 @@ class Actor:
         return self._audited(action, str(entry.public().before), got, result, asked)
 
     def _failed(
-        self, action: Action, entry: Entry | None, error: NodeagentError | OSError, asked: Asked
+        self,
+        action: ProcessAction,
+        entry: Entry | None,
+        error: NodeagentError | OSError,
+        asked: Asked,
     ) -> ActionResult:
         """Puts back what was changed already."""
         gone = isinstance(error, GoneError)
-        message = _words(error)
+        message = words(error)
         if entry is None:
             outcome = Outcome.GONE if gone else Outcome.REFUSED
             return self._audited(
@@ -298,14 +298,20 @@ class Actor:
     def _audited(
         self, action: Action, before: str, after: str, result: ActionResult, asked: Asked
     ) -> ActionResult:
-        what = "set_affinity" if isinstance(action, SetAffinity) else "move_to_cpuset"
+        match action:
+            case SetAffinity():
+                what = "set_affinity"
+            case MoveToCpuset():
+                what = "move_to_cpuset"
+            case SetValue():
+                what = f"set {action.knob} {action.subject}"
         trouble = self._audit.write(
             Record(
                 at_ns=time.time_ns(),
                 by=asked.by,
                 what=what,
                 workload=action.workload,
-                pid=action.target.pid,
+                pid=0 if isinstance(action, SetValue) else action.target.pid,
                 before=before or str(action.before),
                 after=after,
                 why=asked.why,
@@ -349,6 +355,11 @@ class Actor:
         )
 
     def _undo(self, entry: Entry, asked: Asked) -> ActionResult:
+        o = entry.open
+        if o.knob:
+            result = self._values.undo(entry)
+            self._audit_undo(o.workload, 0, f"{o.knob} {o.subject} {o.value}", result, asked)
+            return result
         before = entry.public().before
         try:
             stale = self._stale(entry)
@@ -376,10 +387,8 @@ class Actor:
                     read_back=str(self._now(entry)),
                     journal_id=entry.id,
                 )
-        except _TROUBLE as error:
-            result = ActionResult(
-                outcome=Outcome.FAILED, message=_words(error), journal_id=entry.id
-            )
+        except TROUBLE as error:
+            result = ActionResult(outcome=Outcome.FAILED, message=words(error), journal_id=entry.id)
         self._audit_undo(entry.open.workload, entry.open.pid, entry.open.cpus, result, asked)
         return result
 
@@ -412,6 +421,8 @@ class Actor:
     def _stale(self, entry: Entry) -> tuple[str, str] | None:
         """(how to close it, the sentence) when there is nothing to write back to."""
         o = entry.open
+        if o.knob:
+            return self._values.stale(entry)
         if o.boot != self._boot:
             return "other-boot", f"{o.comm} ({o.pid}) was pinned before the machine was restarted"
         stat = stat_of(o.pid)
@@ -428,8 +439,8 @@ class Actor:
                 self._drop_cpuset(entry)
                 return []
             left = self._put_back(entry, whole=False)
-        except _TROUBLE as error:
-            return [_words(error)]
+        except TROUBLE as error:
+            return [words(error)]
         return [note.message for note in left if note.why is not Why.LATER]
 
     def _put_back(self, entry: Entry, *, whole: bool) -> list[Left]:
@@ -579,6 +590,10 @@ class Actor:
 
     def _recover(self, entry: Entry, asked: Asked) -> str:
         o = entry.open
+        if o.knob:
+            outcome, message = self._values.recover(entry)
+            self._audit_recovery(entry, outcome, message, o.value_before, "", asked)
+            return message
         what = f"{o.act} of {o.comm} ({o.pid}) for workload {o.workload}"
         outcome, message, after = Outcome.REVERTED, "", ""
         try:
@@ -606,19 +621,26 @@ class Actor:
                 message = f"the interrupted {what} was put back"
                 self._journal.closed(entry.id, "reverted", message)
             after = str(self._now(entry)) if stale is None else ""
-        except _TROUBLE as error:
+        except TROUBLE as error:
             outcome = Outcome.FAILED
             message = (
-                f"the interrupted {what} could neither be completed nor put back: {_words(error)}"
+                f"the interrupted {what} could neither be completed nor put back: {words(error)}"
             )
+        before = str(entry.public().before)
+        self._audit_recovery(entry, outcome, message, before, after, asked)
+        return message
+
+    def _audit_recovery(
+        self, entry: Entry, outcome: Outcome, message: str, before: str, after: str, asked: Asked
+    ) -> None:
         self._audit.write(
             Record(
                 at_ns=time.time_ns(),
                 by=asked.by,
                 what="recover",
-                workload=o.workload,
-                pid=o.pid,
-                before=str(entry.public().before),
+                workload=entry.open.workload,
+                pid=entry.open.pid,
+                before=before,
                 after=after,
                 why=asked.why,
                 outcome=outcome,
@@ -626,7 +648,6 @@ class Actor:
                 journal_id=entry.id,
             )
         )
-        return message
 
     def _complete(self, entry: Entry) -> bool:
         """Whether an interrupted action had reached everything already."""
@@ -650,17 +671,11 @@ class Actor:
                 self._journal.closed(entry.id, *stale)
                 if stale[0] != "other-boot":
                     self._drop_cpuset(entry)
-            except _TROUBLE as error:
-                said.append(f"{stale[1] if stale else entry.open.comm}; {_words(error)}")
+            except TROUBLE as error:
+                said.append(f"{stale[1] if stale else entry.open.comm}; {words(error)}")
                 continue
             said.append(f"{stale[1]}: nothing to undo")
         return said
-
-
-def _words(error: NodeagentError | OSError) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or 'a system call'}: {error.strerror}"
-    return str(error) + (f"; {error.remedy}" if error.remedy else "")
 
 
 def _check_whole(left: Iterable[Left]) -> None:

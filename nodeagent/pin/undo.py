@@ -68,16 +68,21 @@ class Open(_Record, frozen=True, kw_only=True, tag="open"):
     by: str
     why: str
     workload: str
-    pid: int
+    pid: int = 0
     tid: int = 0
-    start_time: int
-    comm: str
-    cpus: str
+    start_time: int = 0
+    comm: str = ""
+    cpus: str = ""
     mems: str = ""
     cpuset: str = ""
     cgroup_before: str = ""
     cpuset_before: tuple[str, str] | None = None
     """(cpus, mems) of the cpuset when it was there already."""
+    knob: str = ""
+    """Of a SetValue, with what it is about, what is written and the very text before."""
+    subject: str = ""
+    value: str = ""
+    value_before: str = ""
 
 
 class Former(_Record, frozen=True, kw_only=True, tag="former"):
@@ -154,6 +159,10 @@ class Entry:
             at_ns=o.at_ns,
             by=o.by,
             why=o.why,
+            knob=o.knob,
+            subject=o.subject,
+            value=o.value,
+            value_before=o.value_before,
         )
 
 
@@ -247,7 +256,8 @@ def _apply(found: Loaded, record: Record, raw: bytes) -> None:
             for key, cpus in kept:
                 entry.kept.setdefault(key, cpus)
         case Done():
-            CpuSet.parse(record.read_back)
+            if not entry.open.knob:
+                CpuSet.parse(record.read_back)
             entry.state, entry.read_back = "done", record.read_back
         case Undoing():
             entry.state = "undoing"
@@ -359,15 +369,16 @@ class Journal:
         """Number of the next entry."""
         return self._state.next_id
 
-    def begin(self, record: Open, former: Former) -> Entry:
+    def begin(self, record: Open, former: Former | None = None) -> Entry:
         """Both records are on the disk when this returns. Raises ActError: nothing is recorded."""
-        assert record.id == former.id == self.next_id
+        assert record.id == self.next_id and (former is None or record.id == former.id)
         if len(self._state.entries) >= MAX_ENTRIES:
             raise ActError(
                 f"{self._path}: {MAX_ENTRIES} actions are waiting to be undone, no more are kept",
                 "nodeagentctl undo",
             )
-        self._write([record, former], make_room=True)
+        records: list[Record] = [record] if former is None else [record, former]
+        self._write(records, make_room=True)
         return self.entry(record.id)
 
     def more(self, former: Former) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Set as AbstractSet
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
-    Action,
     Consent,
     MoveToCpuset,
     Placed,
     Placement,
+    ProcessAction,
     ProcessState,
     SetAffinity,
     Target,
@@ -33,10 +33,10 @@ def actions(
     placement: Placement,
     processes: Sequence[ProcessState],
     consents: AbstractSet[Consent] = THREADS_ONLY,
-) -> tuple[Action, ...]:
+) -> tuple[ProcessAction, ...]:
     """The actions of the allowed classes, in order. With `cgroup`, a process is moved to a cpuset
     (which holds its children too) and affinity is left to it; otherwise its threads are pinned."""
-    wanted: list[Action] = []
+    wanted: list[ProcessAction] = []
     seen: set[int] = set()
     for placed in placement.placed:
         for process in matching(placed.match, processes):
@@ -49,7 +49,7 @@ def actions(
 
 def _for(
     placed: Placed, process: ProcessState, consents: AbstractSet[Consent]
-) -> tuple[Action, ...]:
+) -> tuple[ProcessAction, ...]:
     outside = [t for t in process.threads if not inside(t.cpus, placed.cpus)]
     if not outside:
         return ()

@@ -47,6 +47,7 @@ from nodeagent.model.placement import (
     Sharing,
     ThreadState,
     Workload,
+    subject_of,
 )
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.model.snapshot import Host, Nvml, Snapshot
@@ -146,10 +147,10 @@ class World:
         self.now += 1_000_000
         if self.fail is not None:
             return self._done(action, ActionResult(outcome=Outcome.FAILED, message=self.fail))
+        assert isinstance(action, SetAffinity)
         pid = action.target.pid
         if pid not in self.names:
             return self._done(action, ActionResult(outcome=Outcome.GONE, message="gone"))
-        assert isinstance(action, SetAffinity)
         tids = frozenset(tid for p, tid in self.masks if p == pid)
         old = self.journal.get(pid)
         self.journal[pid] = JournalPin(
@@ -251,7 +252,7 @@ def test_pins_reads_back_and_says_so() -> None:
     world.start(100, "w", 3)
     daemon = Daemon(world, (workload("w"),))
     first = daemon.turn()
-    assert [w.action.target.pid for w in first.queue] == [100]
+    assert [subject_of(w.action) for w in first.queue] == ["w pid 100"]
     assert "putting w where the plan says" in first.sentence
     second = daemon.turn()
     assert second.queue == ()

@@ -24,8 +24,9 @@ from nodeagent.model.placement import (
     Target,
 )
 from nodeagent.pin import affinity, cpuset
-from nodeagent.pin.actor import Actor, Asked
+from nodeagent.pin.actor import Actor
 from nodeagent.pin.affinity import GoneError
+from nodeagent.pin.asked import Asked
 from nodeagent.pin.proc import Thread, boot_id, stat_of, tids_of
 from nodeagent.pin.undo import Former, Journal, Open
 

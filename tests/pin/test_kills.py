@@ -16,7 +16,8 @@ import pytest
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Action, MoveToCpuset, Outcome, SetAffinity, Target
 from nodeagent.pin import cpuset
-from nodeagent.pin.actor import Actor, Asked
+from nodeagent.pin.actor import Actor
+from nodeagent.pin.asked import Asked
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 Two = tuple[CpuSet, CpuSet]

@@ -18,7 +18,10 @@ from nodeagent.model.placement import (
     Outcome,
     Placed,
     Placement,
+    ProcessAction,
     ProcessState,
+    SetValue,
+    subject_of,
 )
 from nodeagent.place.diff import inside
 from nodeagent.place.match import matching
@@ -59,7 +62,7 @@ def role(process: ProcessState, tid: int) -> str:
 
 def counts(planned: Planned) -> tuple[int, int, int, int]:
     """(processes to change, processes in place, workloads waiting for a process, refused)."""
-    change = len({a.target.pid for a in planned.actions})
+    change = len({subject_of(a) for a in planned.actions})
     place = waiting = 0
     for placed in planned.placement.placed:
         found = matching(placed.match, planned.processes)
@@ -131,6 +134,15 @@ def _row(placed: Placed, process: ProcessState | None) -> dict[str, object]:
 
 def action_json(action: Action) -> dict[str, object]:
     """One action."""
+    if isinstance(action, SetValue):
+        return {
+            "do": "set_value",
+            "workload": action.workload,
+            "knob": action.knob,
+            "subject": action.subject,
+            "value": action.value,
+            "before": action.before,
+        }
     moves = isinstance(action, MoveToCpuset)
     return {
         "do": "move_to_cpuset" if moves else "set_affinity",
@@ -152,7 +164,7 @@ def print_plan(out: Console, planned: Planned) -> None:
         f"{planned.file} on {len(topology.online)} PUs, {nodes} NUMA "
         f"{'node' if nodes == 1 else 'nodes'}; housekeeping keeps CPU {placement.housekeeping}"
     )
-    by_pid = {a.target.pid: a for a in planned.actions}
+    by_pid = {a.target.pid: a for a in planned.actions if not isinstance(a, SetValue)}
     for placed in placement.placed:
         found = matching(placed.match, planned.processes)
         changing = [p for p in found if p.pid in by_pid]
@@ -189,7 +201,7 @@ def _what(placed: Placed) -> str:
     return f"  {placed.kind}, {placed.sharing}{pool}{unit}{where}"
 
 
-def _process_line(placed: Placed, process: ProcessState, action: Action | None) -> str:
+def _process_line(placed: Placed, process: ProcessState, action: ProcessAction | None) -> str:
     name = f"{visible(process.comm)} ({process.pid})"
     total = len(process.threads)
     if action is None:

@@ -1,0 +1,172 @@
+"""`Values`: sets one value of the host, with its undo on the disk first, and puts it back.
+
+The same way as every act: former value read, journal written and synced, change, read back,
+journal closed or kept for undo. What somebody else wrote later is respected.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from nodeagent.errors import ActError, NodeagentError, RightsError
+from nodeagent.model.placement import ActionResult, Knob, Outcome, SetValue
+from nodeagent.pin.affinity import GoneError
+from nodeagent.pin.asked import TROUBLE, Asked, words
+from nodeagent.pin.knobs import Door
+from nodeagent.pin.step import step
+from nodeagent.pin.undo import Entry, Journal, Open
+
+
+class Values:
+    """Acts on the values behind `doors`; `boot` is this boot's id."""
+
+    def __init__(self, journal: Journal, doors: Mapping[Knob, Door], boot: str) -> None:
+        self._journal = journal
+        self._doors = doors
+        self._boot = boot
+
+    def perform(self, action: SetValue, asked: Asked, ticks: int) -> tuple[ActionResult, str]:
+        """The result, and the value before ("" when it was not read)."""
+        door, entry, before = self._doors[action.knob], None, ""
+        what = f"{action.knob} {action.subject}"
+        try:
+            door.check(action.subject, action.value)
+            before = door.read(action.subject)
+            if door.same(before, action.value):
+                message = f"{what} is {before} already"
+                done = ActionResult(outcome=Outcome.DONE, message=message, read_back=before)
+                return done, before
+            record = Open(
+                id=self._journal.next_id,
+                act="set_value",
+                boot=self._boot,
+                at_ns=time.time_ns(),
+                ticks=ticks,
+                by=asked.by,
+                why=asked.why,
+                workload=action.workload,
+                knob=action.knob,
+                subject=action.subject,
+                value=action.value,
+                value_before=before,
+            )
+            entry = self._journal.begin(record)
+            step("value.before")
+            door.write(action.subject, action.value)
+            step("value.written")
+            now = door.read(action.subject)
+            if not door.same(now, action.value):
+                raise ActError(f"{what} reads back {now}, expected {action.value}")
+            step("value.read-back")
+            self._journal.done(entry.id, now)
+        except TROUBLE as error:
+            return self._failed(entry, error), before
+        return ActionResult(
+            outcome=Outcome.DONE,
+            message=f"{what} is {now}, was {before}",
+            read_back=now,
+            journal_id=entry.id,
+        ), before
+
+    def _failed(self, entry: Entry | None, error: NodeagentError | OSError) -> ActionResult:
+        gone, message = isinstance(error, GoneError), words(error)
+        if entry is None:
+            outcome = Outcome.GONE if gone else Outcome.REFUSED
+            return ActionResult(outcome=outcome, message=message)
+        if not gone:
+            try:
+                self._put_back(entry)
+            except GoneError:
+                gone = True
+            except TROUBLE as late:
+                return ActionResult(
+                    outcome=Outcome.FAILED,
+                    message=f"{message}; and not put back: {words(late)}",
+                    journal_id=entry.id,
+                )
+            message += "; everything is as before"
+        refused = isinstance(error, RightsError)
+        outcome = Outcome.GONE if gone else Outcome.REFUSED if refused else Outcome.REVERTED
+        try:
+            self._journal.closed(entry.id, "gone" if gone else "reverted", message)
+        except ActError as late:
+            # The next start finds it open, sees that all is as before, and closes it.
+            message += f" ({late})"
+        return ActionResult(outcome=outcome, message=message, journal_id=entry.id)
+
+    def _put_back(self, entry: Entry) -> str:
+        """The former value, unless somebody wrote another since. A sentence."""
+        o = entry.open
+        door, what = self._doors[Knob(o.knob)], f"{o.knob} {o.subject}"
+        now = door.read(o.subject)
+        if door.same(now, o.value_before):
+            return f"{what} is {now}"
+        ours = [o.value, entry.read_back] if entry.read_back else [o.value]
+        if not any(door.same(now, text) for text in ours):
+            return f"{what} was set to {now} by somebody later and is left there"
+        step("undo.before")
+        door.write(o.subject, o.value_before)
+        step("undo.value")
+        after = door.read(o.subject)
+        if not door.same(after, o.value_before):
+            raise ActError(f"{what} reads back {after}, expected {o.value_before}; it stays open")
+        return f"{what} is {after}"
+
+    def stale(self, entry: Entry) -> tuple[str, str] | None:
+        """(how to close it, the sentence) when there is nothing to write back to."""
+        o = entry.open
+        if o.boot != self._boot:
+            return "other-boot", f"{o.knob} {o.subject} was set before the machine was restarted"
+        if o.knob not in self._doors:
+            return None
+        try:
+            self._doors[Knob(o.knob)].read(o.subject)
+        except GoneError as error:
+            return "gone", str(error)
+        return None
+
+    def undo(self, entry: Entry) -> ActionResult:
+        """The former value, to the byte."""
+        try:
+            stale = self.stale(entry)
+            if stale is not None:
+                self._journal.closed(entry.id, *stale)
+                return ActionResult(outcome=Outcome.GONE, message=stale[1], journal_id=entry.id)
+            if entry.state != "undoing":
+                self._journal.undoing(entry.id)
+            step("undo.begun")
+            message = self._put_back(entry)
+            step("undo.written")
+            self._journal.closed(entry.id, "undone", message)
+            step("undo.closed")
+            now = self._doors[Knob(entry.open.knob)].read(entry.open.subject)
+        except TROUBLE as error:
+            message = words(error)
+            return ActionResult(outcome=Outcome.FAILED, message=message, journal_id=entry.id)
+        done = Outcome.DONE
+        return ActionResult(outcome=done, message=message, read_back=now, journal_id=entry.id)
+
+    def recover(self, entry: Entry) -> tuple[Outcome, str]:
+        """An act that was interrupted: completed when it had been made, else put back."""
+        o = entry.open
+        what = f"{o.knob} {o.subject}"
+        try:
+            stale = self.stale(entry)
+            if stale is not None:
+                self._journal.closed(entry.id, *stale)
+                return Outcome.GONE, f"setting {what} was interrupted, and {stale[1]}"
+            door = self._doors[Knob(o.knob)]
+            if entry.state == "undoing":
+                self._journal.closed(entry.id, "undone", self._put_back(entry))
+                return Outcome.DONE, f"the interrupted undo of {what} was completed"
+            now = door.read(o.subject)
+            if door.same(now, o.value):
+                self._journal.done(entry.id, now)
+                return Outcome.DONE, f"{what} had been set when it was interrupted: it is {now}"
+            message = f"the interrupted setting of {what} was put back: {self._put_back(entry)}"
+            self._journal.closed(entry.id, "reverted", message)
+        except TROUBLE as error:
+            said = f"setting {what} was interrupted, and could neither be completed nor put back"
+            return Outcome.FAILED, f"{said}: {words(error)}"
+        return Outcome.REVERTED, message
