@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from nodeagent.model.cgroup import Container
 from nodeagent.model.cpuset import CpuSet
 
 
@@ -37,6 +38,14 @@ class Match:
     cgroup: str | None = None
     unit: str | None = None
     pid: int | None = None
+    container: str | None = None
+    """Shell pattern on the container's name."""
+    image: str | None = None
+    """Shell pattern on the container's image, with or without registry and tag."""
+    label: str | None = None
+    """KEY=VALUE of the container; VALUE is a shell pattern."""
+    parent: str | None = None
+    """Shell pattern on the title of the process's parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +65,25 @@ class Role:
     """Shell pattern on the thread's own name (/proc/PID/task/TID/comm)."""
     main: bool | None = None
     """True: the process's main thread only (tid = pid); False: the others only."""
+    parent: str | None = None
+    """Shell pattern on the title of the parent of the thread's process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Workloads that share a NUMA node, placed all or none; they name it by `Workload.unit`.
+
+    What `near` of a unit says stands in its members already.
+    """
+
+    name: str
+    kind: str = "custom"
+    """reasoning, vision, stream or custom (place/units.py says what each needs)."""
+    near: str | None = None
+    ring: str | None = None
+    """Name of the feed whose ring its members read or fill; None: no ring of ours."""
+    source: str = ""
+    """FILE:LINE where the unit stands; "" where only its members name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +92,36 @@ class Workload:
 
     name: str
     kind: str
-    """vllm, vector-index, feeder, agent or custom."""
+    """llm (or vllm), vector-index, vision, feeder, agent or custom."""
     match: Match
     cpus: int
     """PUs wanted (>= 1)."""
     sharing: Sharing = Sharing.EXCLUSIVE
     near: str | None = None
-    """gpu:INDEX, a BDF, nic:NAME, nvme:NAME, node:N; None: anywhere."""
+    """gpu:INDEX, gpu:UUID, gpu:MIG-UUID, a BDF, nic:NAME, nvme:INDEX, nvme:NAME, node:N; None:
+    anywhere."""
     unit: str | None = None
     """Workloads of one unit share a NUMA node, all or none."""
     smt: str = "any"
     """whole-core, one-per-core or any."""
+    l3: str = "any"
+    """one: all its PUs share one L3 (a CCD is not split), else it is refused; any: as it fits."""
     memory_bytes: int = 0
+    memory_move: str = "launch"
+    """launch: its memory is bound when it starts and never moved; migrate: a running process's
+    memory may be moved too, by a run with --yes."""
+    hugepages: tuple[tuple[int, int], ...] = ()
+    """(size of a page, bytes wanted of that size), smallest page first; on its node, beside
+    `memory_bytes`."""
     isolated: bool = False
     cpu_list: CpuSet | None = None
     """These very PUs and no others (then `cpus` is their number); None: the planner chooses."""
     roles: tuple[Role, ...] = ()
     """In order of choice; their PUs sum to no more than `cpus`."""
+    engine: str | None = None
+    """The known engine (place/engines.py) whose match and roles were taken as defaults."""
+    rollback: bool = False
+    """Its pins may be undone when it ran measurably worse under them."""
     source: str = ""
     """FILE:LINE where the workload stands, for messages."""
 
@@ -108,6 +149,10 @@ class ProcessState:
     threads: tuple[ThreadState, ...]
     ppid: int = 0
     uid: int = 0
+    parent_title: str = ""
+    """Title of the process `ppid`; "" where it has none or was not read."""
+    container: Container | None = None
+    """The container it runs in; None: in none that its cgroup tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +182,10 @@ class Placed:
     """How its processes are known; None: it has none to act upon."""
     roles: tuple[RolePlaced, ...] = ()
     """In the workload's order; disjoint, each inside `cpus`. Of a shared workload: none."""
+    memory_bytes: int = 0
+    memory_move: str = "launch"
+    """As the workload has it."""
+    rollback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

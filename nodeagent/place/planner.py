@@ -283,6 +283,9 @@ def _small(
             pool=SHARED_POOL,
             kind=w.kind,
             match=w.match,
+            memory_bytes=w.memory_bytes,
+            memory_move=w.memory_move,
+            rollback=w.rollback,
         )
     notes: tuple[str, ...] = ()
     if wanted_exclusive:
@@ -492,6 +495,9 @@ def _placed(
                 pool=pool,
                 kind=w.kind,
                 match=w.match,
+                memory_bytes=w.memory_bytes,
+                memory_move=w.memory_move,
+                rollback=w.rollback,
             )
     return placed, tuple(notes)
 
