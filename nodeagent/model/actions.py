@@ -37,6 +37,8 @@ MAX_ANSWER = MAX_DATAGRAM - (8 << 10)
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 """A process or thread number: what the kernel's pid_t holds."""
+_Tids = Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
+"""Threads of one role; place/diff.py names no more in one action."""
 _Ticks = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Name = Annotated[str, msgspec.Meta(max_length=64)]
 """A workload's; place/workloads.py takes no longer ones."""
@@ -64,6 +66,7 @@ class SetAffinityRequest(_Request, frozen=True, kw_only=True, tag="set_affinity"
     start_time: _Ticks
     cpus: _List
     before: _List
+    tids: _Tids = ()
 
 
 class MoveToCpusetRequest(_Request, frozen=True, kw_only=True, tag="move_to_cpuset"):
@@ -233,6 +236,7 @@ def to_request(action: Action) -> ActionRequest:
                 start_time=action.target.start_time,
                 cpus=str(action.cpus),
                 before=str(action.before),
+                tids=action.tids,
             )
         case MoveToCpuset():
             return MoveToCpusetRequest(
@@ -263,6 +267,7 @@ def to_action(request: ActionRequest) -> Action:
                 target=Target(pid=request.pid, tid=request.tid, start_time=request.start_time),
                 cpus=CpuSet.parse(request.cpus),
                 before=CpuSet.parse(request.before),
+                tids=request.tids,
             )
         case MoveToCpusetRequest():
             return MoveToCpuset(

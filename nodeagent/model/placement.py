@@ -224,7 +224,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAffinity:
-    """sched_setaffinity of one thread, or (tid 0) of every thread that is not inside `cpus`.
+    """sched_setaffinity of one thread, or (tid 0) of every thread that is not inside `cpus`, or of
+    the threads that `tids` names.
 
     A thread that its program bound to a part of `cpus` is inside already and is left as it is.
     """
@@ -234,6 +235,8 @@ class SetAffinity:
     cpus: CpuSet
     before: CpuSet
     """As the planner saw it (union over the threads); the actor reads each thread's own again."""
+    tids: tuple[int, ...] = ()
+    """These threads of the process only: a role's. Empty: as the target says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ class Actor:
         def before_change(outside: list[Thread], inside: list[Thread]) -> None:
             nonlocal entry
             if entry is None:
-                record = self._open(action, comm, asked)
+                record = self._open(action, comm, asked, tids=list(action.tids))
                 entry = self._journal.begin(record, _former(record.id, outside, inside))
             else:
                 self._journal.more(_former(entry.id, outside, inside))
@@ -166,15 +166,14 @@ class Actor:
             comm = affinity.check_alive(target.pid, target.start_time)
             if not action.cpus:
                 raise ActError("no CPU is named to pin to", "nodeagentctl place plan")
-            got = affinity.pin(
-                target.pid, target.start_time, target.tid, action.cpus, before_change
-            )
+            only = frozenset(action.tids or ((target.tid,) if target.tid else ()))
+            got = affinity.pin(target.pid, target.start_time, only, action.cpus, before_change)
         except TROUBLE as error:
             return self._failed(action, entry, error, asked)
         if entry is None:
             return ActionResult(
                 outcome=Outcome.DONE,
-                message=f"every thread of {comm} ({target.pid}) is inside {action.cpus} already",
+                message=f"{_whose(action, comm)} inside {action.cpus} already",
                 read_back=str(got),
             )
         return self._finished(action, entry, comm, str(got), asked)
@@ -656,7 +655,8 @@ class Actor:
             tree = cpuset.find()
             if cpuset.path_of(tree, o.pid) != o.cpuset:
                 return False
-        now = [t for t in threads_of(o.pid) if o.tid in (0, t.tid)]
+        only = frozenset(o.tids or ((o.tid,) if o.tid else ()))
+        now = [t for t in threads_of(o.pid) if not only or t.tid in only]
         return bool(now) and all(t.mask <= entry.cpus for t in now)
 
     def _sweep(self) -> list[str]:
@@ -676,6 +676,17 @@ class Actor:
                 continue
             said.append(f"{stale[1]}: nothing to undo")
         return said
+
+
+def _whose(action: SetAffinity, comm: str) -> str:
+    """Subject and verb of a sentence about an action's threads."""
+    pid = action.target.pid
+    tids = action.tids or ((action.target.tid,) if action.target.tid else ())
+    if not tids:
+        return f"every thread of {comm} ({pid}) is"
+    if len(tids) == 1:
+        return f"thread {tids[0]} of {comm} ({pid}) is"
+    return f"each of the {len(tids)} threads named of {comm} ({pid}) is"
 
 
 def _check_whole(left: Iterable[Left]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,31 +64,35 @@ def check_alive(pid: int, start_time: int) -> str:
 def pin(
     pid: int,
     start_time: int,
-    tid: int,
+    only: Collection[int],
     cpus: CpuSet,
     before_change: Callable[[list[Thread], list[Thread]], None],
 ) -> CpuSet:
-    """Pins one thread (or, tid 0, all) that is outside; the union of masks read back.
+    """Pins the threads named by number (none named: all) that are outside; the union of their
+    masks read back.
 
     `before_change(outside, inside)` is called with threads not told before, and must have them on
-    the disk when it returns; `inside` only at the first call. Raises GoneError, ActError.
+    the disk when it returns; `inside` (of the whole process) only at the first call. Raises
+    GoneError, ActError.
     """
     told: set[tuple[int, int]] = set()
     clean = 0
     for scan in range(MAX_SCANS):
         check_alive(pid, start_time)
-        now = [t for t in threads_of(pid) if tid in (0, t.tid)]
+        every = threads_of(pid)
+        now = [t for t in every if t.tid in only] if only else every
         if not now:
-            raise GoneError(f"thread {tid or pid} of process {pid} has ended")
+            which = f"thread {min(only)}" if len(only) == 1 else f"{len(only)} threads"
+            raise GoneError(f"{which if only else f'thread {pid}'} of process {pid} ended")
         outside = [t for t in now if not t.mask <= cpus]
         if not outside:
             clean += 1
-            if clean == 2 or tid:
+            if clean == 2 or only:
                 return _union(now)
             continue
         clean = 0
         fresh = [t for t in outside if (t.tid, t.start_time) not in told]
-        inside = [t for t in now if t.mask <= cpus] if scan == 0 else []
+        inside = [t for t in every if t.mask <= cpus] if scan == 0 else []
         if fresh:
             before_change(fresh, inside)
             told.update((t.tid, t.start_time) for t in fresh)

@@ -70,6 +70,8 @@ class Open(_Record, frozen=True, kw_only=True, tag="open"):
     workload: str
     pid: int = 0
     tid: int = 0
+    tids: list[int] = []
+    """The threads of one role that were meant; empty: as `tid` says."""
     start_time: int = 0
     comm: str = ""
     cpus: str = ""

@@ -1,6 +1,6 @@
 """`actions`: what must be done so that the processes are where the placement says. Pure.
 
-Only what differs: a thread whose mask is inside the planned set is left alone, also when its own
+Only what differs: a thread whose mask is inside its role's set is left alone, also when its own
 program bound it to a part of that set. The order is the placement's, then by pid; every action can
 be undone from the journal (pin/undo.py).
 """
@@ -20,11 +20,16 @@ from nodeagent.model.placement import (
     ProcessState,
     SetAffinity,
     Target,
+    ThreadState,
 )
 from nodeagent.place.match import matching
+from nodeagent.place.roles import inside, outside, seats
 
 CPUSET_ROOT = "/nodeagent"
 """Every cpuset of ours is below this one."""
+
+MAX_TIDS = 4096
+"""Threads that one action names; more make more actions."""
 
 THREADS_ONLY: frozenset[Consent] = frozenset({Consent.THREADS})
 
@@ -35,7 +40,8 @@ def actions(
     consents: AbstractSet[Consent] = THREADS_ONLY,
 ) -> tuple[ProcessAction, ...]:
     """The actions of the allowed classes, in order. With `cgroup`, a process is moved to a cpuset
-    (which holds its children too) and affinity is left to it; otherwise its threads are pinned."""
+    (which holds its children too) and affinity is left to it; otherwise its threads are pinned.
+    Roles need `threads`: a cpuset holds whole processes."""
     wanted: list[ProcessAction] = []
     seen: set[int] = set()
     for placed in placement.placed:
@@ -50,12 +56,13 @@ def actions(
 def _for(
     placed: Placed, process: ProcessState, consents: AbstractSet[Consent]
 ) -> tuple[ProcessAction, ...]:
-    outside = [t for t in process.threads if not inside(t.cpus, placed.cpus)]
-    if not outside:
+    stray = outside(placed, process)
+    if not stray:
         return ()
+    acts: list[ProcessAction] = []
     target = Target(pid=process.pid, tid=0, start_time=process.start_time)
-    if Consent.CGROUP in consents:
-        return (
+    if Consent.CGROUP in consents and not all(inside(t.cpus, placed.cpus) for t in stray):
+        acts.append(
             MoveToCpuset(
                 workload=placed.workload,
                 target=target,
@@ -63,18 +70,47 @@ def _for(
                 cpus=placed.cpus,
                 mems=placed.mems,
                 before=process.cgroup,
-            ),
+            )
         )
-    if Consent.THREADS in consents:
-        before = CpuSet()
-        for thread in outside:
-            before |= thread.cpus
-        return (
-            SetAffinity(workload=placed.workload, target=target, cpus=placed.cpus, before=before),
+    if Consent.THREADS in consents and (placed.roles or not acts):
+        acts += (
+            _by_role(placed, process, stray) if placed.roles else [_whole(placed, target, stray)]
         )
-    return ()
+    return tuple(acts)
 
 
-def inside(mask: CpuSet, planned: CpuSet) -> bool:
-    """Whether a thread with that mask runs within the plan; an unread (empty) mask does not."""
-    return bool(mask) and mask <= planned
+def _whole(placed: Placed, target: Target, stray: Sequence[ThreadState]) -> SetAffinity:
+    return SetAffinity(
+        workload=placed.workload, target=target, cpus=placed.cpus, before=_union(stray)
+    )
+
+
+def _by_role(
+    placed: Placed, process: ProcessState, stray: Sequence[ThreadState]
+) -> list[ProcessAction]:
+    """One action for each set of PUs, naming its threads: what is born later has its role read
+    first, and is the next turn's."""
+    where = seats(placed, process)
+    groups: dict[CpuSet, list[ThreadState]] = {}
+    for given in placed.roles:
+        groups[given.cpus] = []
+    for thread in stray:
+        groups.setdefault(where[thread.tid].cpus, []).append(thread)
+    return [
+        SetAffinity(
+            workload=placed.workload,
+            target=Target(pid=process.pid, tid=0, start_time=process.start_time),
+            cpus=cpus,
+            before=_union(some),
+            tids=tuple(t.tid for t in some),
+        )
+        for cpus, threads in groups.items()
+        for some in (threads[i : i + MAX_TIDS] for i in range(0, len(threads), MAX_TIDS))
+    ]
+
+
+def _union(threads: Sequence[ThreadState]) -> CpuSet:
+    before = CpuSet()
+    for thread in threads:
+        before |= thread.cpus
+    return before

@@ -11,12 +11,13 @@ from nodeagent.model.placement import (
     Placed,
     Placement,
     ProcessState,
+    RolePlaced,
     Sharing,
     Workload,
 )
 from nodeagent.model.topology import Topology
-from nodeagent.place.diff import inside
 from nodeagent.place.match import claims, matching
+from nodeagent.place.roles import fits, outside
 
 
 def held(
@@ -30,7 +31,7 @@ def held(
 
     `before`: mask of a process before it was pinned, by pid (from the journal; absent: never
     pinned). `run_ns_by_cpu`: where a process ran, by pid: (CPU, nanoseconds) pairs as the probe
-    counts them. `held`: every thread's mask lies inside the planned set. `cpus_actual` is the
+    counts them. `held`: every thread's mask lies inside its role's set. `cpus_actual` is the
     union of the threads' masks.
     """
     before = before or {}
@@ -66,7 +67,7 @@ def _row(
         cpus_actual=actual if threads else None,
         node_planned=placed.node,
         ran_inside=share,
-        held=bool(threads) and all(inside(t.cpus, placed.cpus) for t in threads),
+        held=process is not None and bool(threads) and not outside(placed, process),
         threads=threads,
     )
 
@@ -85,16 +86,17 @@ def observed(
     """The placement in force as the processes show it, for `plan`'s `current`.
 
     A workload is placed where all its threads are, when that is fewer CPUs than are online; so
-    nothing has to be stored to plan again after a restart without moving anybody.
+    nothing has to be stored to plan again after a restart without moving anybody. Its roles are
+    known where the threads of each are on PUs of their own.
     """
     owned, _ = claims(workloads, processes)
     by_pid = {p.pid: p for p in processes}
     placed: list[Placed] = []
     for w in workloads:
+        mine = [by_pid[t.pid] for t in owned.get(w.name, ())]
         cpus = CpuSet()
-        for target in owned.get(w.name, ()):
-            for thread in by_pid[target.pid].threads:
-                cpus |= thread.cpus
+        for thread in (t for p in mine for t in p.threads):
+            cpus |= thread.cpus
         if not cpus or not cpus < topology.online:
             continue
         nodes = [n.id for n in topology.nodes if n.cpus & cpus]
@@ -110,6 +112,23 @@ def observed(
                 reasons=("as its threads are now",),
                 kind=w.kind,
                 match=w.match,
+                roles=_roles(w, mine),
             )
         )
     return Placement(placed=tuple(placed), refused=(), housekeeping=CpuSet())
+
+
+def _roles(workload: Workload, processes: Sequence[ProcessState]) -> tuple[RolePlaced, ...]:
+    """Where the threads of each role are; none unless the roles and the rest are apart."""
+    where = {role.name: CpuSet() for role in workload.roles}
+    rest = CpuSet()
+    for process, thread in ((p, t) for p in processes for t in p.threads):
+        role = next((r for r in workload.roles if fits(r, process, thread)), None)
+        if role is None:
+            rest |= thread.cpus
+        else:
+            where[role.name] |= thread.cpus
+    sets = [*where.values(), rest]
+    if sum(map(len, sets)) != len(CpuSet.of(c for s in sets for c in s)):
+        return ()
+    return tuple(RolePlaced(role=r, cpus=where[r.name]) for r in workload.roles if where[r.name])

@@ -513,7 +513,7 @@ def test_a_number_that_passes_on_during_the_sync_is_not_touched(
 
     try:
         with pytest.raises(GoneError):
-            affinity.pin(first.pid, stat.start_time, 0, one, meanwhile)
+            affinity.pin(first.pid, stat.start_time, (), one, meanwhile)
         assert CpuSet.of(os.sched_getaffinity(strangers[0].pid)) == everywhere
     finally:
         for process in (first, *strangers):

@@ -23,8 +23,8 @@ from nodeagent.model.placement import (
     SetValue,
     subject_of,
 )
-from nodeagent.place.diff import inside
 from nodeagent.place.match import matching
+from nodeagent.place.roles import inside
 
 if TYPE_CHECKING:
     from rich.console import Console

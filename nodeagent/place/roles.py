@@ -1,0 +1,74 @@
+"""Which role each thread of a placed process has, and so which PUs. Pure.
+
+Every thread has exactly one seat: that of the first role that fits it, else the rest's. The rest
+has the workload's PUs that no role took, or all of them where none is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import Placed, ProcessState, Role, ThreadState
+
+MAIN = "main"
+REST = "thread"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where one thread belongs."""
+
+    role: str
+    """Name of its role; of no role: `main` or `thread`."""
+    cpus: CpuSet
+
+
+def fits(role: Role, process: ProcessState, thread: ThreadState) -> bool:
+    """Whether every criterion of a role that is given fits; a role without any fits all."""
+    if role.main is not None and role.main is not (thread.tid == process.pid):
+        return False
+    if role.title is not None and not _like(process.title, role.title):
+        return False
+    if role.parent is not None and not _like(process.parent_title, role.parent):
+        return False
+    return role.comm is None or fnmatchcase(thread.comm, role.comm)
+
+
+def _like(title: str, pattern: str) -> bool:
+    """A title that is not known (a kernel thread's, or not read) fits nothing."""
+    return bool(title) and fnmatchcase(title, pattern)
+
+
+def rest_of(placed: Placed) -> CpuSet:
+    """The PUs of the threads that no role fits."""
+    left = placed.cpus
+    for given in placed.roles:
+        left -= given.cpus
+    return left or placed.cpus
+
+
+def seats(placed: Placed, process: ProcessState) -> dict[int, Seat]:
+    """Thread number -> its seat, for each thread of one of the workload's processes."""
+    rest = rest_of(placed)
+    found = {}
+    for thread in process.threads:
+        given = next((g for g in placed.roles if fits(g.role, process, thread)), None)
+        if given is not None:
+            found[thread.tid] = Seat(role=given.role.name, cpus=given.cpus)
+        else:
+            name = MAIN if thread.tid == process.pid else REST
+            found[thread.tid] = Seat(role=name, cpus=rest)
+    return found
+
+
+def inside(mask: CpuSet, planned: CpuSet) -> bool:
+    """Whether a thread with that mask runs within the plan; an unread (empty) mask does not."""
+    return bool(mask) and mask <= planned
+
+
+def outside(placed: Placed, process: ProcessState) -> tuple[ThreadState, ...]:
+    """The threads that may run beside their seat."""
+    where = seats(placed, process)
+    return tuple(t for t in process.threads if not inside(t.cpus, where[t.tid].cpus))
