@@ -11,13 +11,13 @@ from nodeagent.check.record import (
     check,
     fail,
     info,
-    many,
     ok,
     saw,
     some,
     warn,
 )
 from nodeagent.model.topology import NodeKind, NumaNode
+from nodeagent.model.words import many
 
 NODE = "sys/devices/system/node"
 BALANCING = "proc/sys/kernel/numa_balancing"

@@ -373,11 +373,6 @@ def some(items: Iterable[object], limit: int = 8) -> str:
     return ", ".join(words[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def many(count: int, noun: str) -> str:
-    """`1 node`, `3 nodes`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def share(part: float, whole: float) -> float:
     """part of whole in percent; 0 of nothing."""
     return 100.0 * part / whole if whole else 0.0

@@ -137,7 +137,10 @@ def _act(request: ActionRequest, context: Context) -> Reply:
 def _undo(request: UndoRequest, context: Context) -> Reply:
     results: list[Result] = []
     room, last = MAX_ANSWER, request.below
-    for undone in context.actor.undo_each(request.workload, context.asked, below=request.below):
+    actor = context.actor
+    for undone in actor.undo_each(
+        request.workload, context.asked, below=request.below, entry=request.entry
+    ):
         last = undone.entry.id
         results.append(
             Result(
@@ -152,7 +155,7 @@ def _undo(request: UndoRequest, context: Context) -> Reply:
         room -= len(msgspec.json.encode(results[-1])) + 1
         if room < MAX_RESULT or len(results) == MAX_ENTRIES:
             break
-    more = bool(results) and bool(context.actor.waiting(request.workload, last))
+    more = bool(results) and bool(actor.waiting(request.workload, last, request.entry))
     return Reply(answer=Answer(seq=context.call.seq, results=results, more=more))
 
 

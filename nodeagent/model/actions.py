@@ -93,10 +93,12 @@ class SetValueRequest(_Request, frozen=True, kw_only=True, tag="set_value"):
 
 class UndoRequest(_Request, frozen=True, kw_only=True, tag="undo"):
     """Undo what the journal holds, newest first. `workload` None: of all. `below`: only entries
-    with a smaller id, to go on where an answer with `more` ended; 0: from the newest."""
+    with a smaller id, to go on where an answer with `more` ended; 0: from the newest. `entry`:
+    that one only; 0: whichever."""
 
     workload: str | None = None
     below: _Ticks = 0
+    entry: _Ticks = 0
 
 
 class JournalRequest(_Request, frozen=True, kw_only=True, tag="journal"):

@@ -28,6 +28,7 @@ from nodeagent.model.placement import (
     SetValue,
     consent_of,
 )
+from nodeagent.model.words import many
 from nodeagent.pin import affinity, cpuset
 from nodeagent.pin.affinity import GoneError, Left, Why
 from nodeagent.pin.asked import TROUBLE, Asked, words
@@ -250,10 +251,9 @@ class Actor:
         step("act.done")
         where = f" in {entry.open.cpuset}" if entry.open.cpuset else ""
         count = len(entry.former) + len(entry.kept)
-        threads = f"{count} thread" if count == 1 else f"{count} threads"
         result = ActionResult(
             outcome=Outcome.DONE,
-            message=f"{comm} ({action.target.pid}), {threads}: on {got}{where}",
+            message=f"{comm} ({action.target.pid}), {many(count, 'thread')}: on {got}{where}",
             read_back=got,
             journal_id=entry.id,
         )
@@ -331,30 +331,50 @@ class Actor:
 
     # Undoing.
 
-    def undo(self, workload: str | None, asked: Asked) -> tuple[Undone, ...]:
+    def undo(self, workload: str | None, asked: Asked, *, entry: int = 0) -> tuple[Undone, ...]:
         """Undoes what the journal holds of a workload (None: of all), newest first."""
-        return tuple(self.undo_each(workload, asked))
+        return tuple(self.undo_each(workload, asked, entry=entry))
 
-    def undo_each(self, workload: str | None, asked: Asked, *, below: int = 0) -> Iterator[Undone]:
+    def undo_each(
+        self, workload: str | None, asked: Asked, *, below: int = 0, entry: int = 0
+    ) -> Iterator[Undone]:
         """Undoes what the journal holds of a workload (None: of all), newest first, one each time
-        the next is asked for. `below`: only entries with a smaller id; 0: all."""
+        the next is asked for. `below`: only entries with a smaller id; `entry`: that one only; 0:
+        all."""
         refusal = self._refusal(None, asked)
-        wanted = self.waiting(workload, below)
+        wanted = self.waiting(workload, below, entry)
         if refusal is not None:
             self._audit_undo(workload or "", 0, "", refusal, asked)
-        for entry in wanted:
-            yield Undone(entry=entry, result=refusal or self._undo(entry, asked))
+        for each in wanted:
+            yield Undone(entry=each, result=refusal or self._undo(each, asked))
 
-    def waiting(self, workload: str | None, below: int = 0) -> tuple[Entry, ...]:
+    def waiting(self, workload: str | None, below: int = 0, entry: int = 0) -> tuple[Entry, ...]:
         """Entries that `undo` would take, in its order."""
         return tuple(
             e
             for e in reversed(self._journal.entries)
-            if workload in (None, e.open.workload) and (below == 0 or e.id < below)
+            if workload in (None, e.open.workload)
+            and (below == 0 or e.id < below)
+            and entry in (0, e.id)
         )
+
+    def _built_upon(self, entry: Entry) -> Entry | None:
+        """The newest open entry whose former value is what this one wrote."""
+        return next((e for e in reversed(self._journal.entries) if _upon(e, entry)), None)
 
     def _undo(self, entry: Entry, asked: Asked) -> ActionResult:
         o = entry.open
+        later = self._built_upon(entry)
+        if later is not None:
+            # Put back first, this one's mask would be taken for somebody's later change.
+            result = ActionResult(
+                outcome=Outcome.REFUSED,
+                message=f"act {later.id} (workload {later.open.workload or '-'}) changed the same "
+                f"after act {entry.id} and is not undone; nodeagentctl undo {later.id} comes first",
+                journal_id=entry.id,
+            )
+            self._audit_undo(o.workload, o.pid, o.cpus, result, asked)
+            return result
         if o.knob:
             result = self._values.undo(entry)
             self._audit_undo(o.workload, 0, f"{o.knob} {o.subject} {o.value}", result, asked)
@@ -689,11 +709,23 @@ def _whose(action: SetAffinity, comm: str) -> str:
     return f"each of the {len(tids)} threads named of {comm} ({pid}) is"
 
 
+def _upon(later: Entry, entry: Entry) -> bool:
+    """Whether an entry made later changed again what an earlier one had changed."""
+    a, b = later.open, entry.open
+    if later.id <= entry.id:
+        return False
+    if a.knob or b.knob:
+        return (a.knob, a.subject) == (b.knob, b.subject)
+    same = (a.boot, a.pid, a.start_time) == (b.boot, b.pid, b.start_time)
+    parts = later.former.keys() & entry.former.keys()
+    return same and bool(a.cpuset or b.cpuset or parts)
+
+
 def _check_whole(left: Iterable[Left]) -> None:
     """Raises ActError where something could not be written back: the entry then stays open."""
     blocked = [note for note in left if note.why is Why.BLOCKED]
     if blocked:
-        more = f" (and {len(blocked) - 1} threads more)" if len(blocked) > 1 else ""
+        more = f" (and {many(len(blocked) - 1, 'thread')} more)" if len(blocked) > 1 else ""
         raise ActError(f"{blocked[0].message}{more}; the undo stays open", blocked[0].remedy)
 
 

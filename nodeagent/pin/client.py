@@ -68,16 +68,23 @@ class ActorClient:
         return _one(answer).result()
 
     async def undo(
-        self, workload: str | None = None, *, why: str = "", override_freeze: str = ""
+        self,
+        workload: str | None = None,
+        *,
+        entry: int = 0,
+        why: str = "",
+        override_freeze: str = "",
     ) -> tuple[Result, ...]:
-        """Undoes all (or one workload's) entries, newest first: one result each."""
-        answer, _ = await self._call(UndoRequest(workload=workload), why, override_freeze)
+        """Undoes all (or one workload's, or the one `entry` names) entries, newest first: one
+        result each."""
+        request = UndoRequest(workload=workload, entry=entry)
+        answer, _ = await self._call(request, why, override_freeze)
         results = list(answer.results)
         for _page in range(MAX_PAGES):
             if not answer.more or not results or results[-1].journal_id is None:
                 break
             # Below the last one: what could not be undone is not tried again and again.
-            request = UndoRequest(workload=workload, below=results[-1].journal_id)
+            request = UndoRequest(workload=workload, below=results[-1].journal_id, entry=entry)
             answer, _ = await self._call(request, why, override_freeze)
             results += answer.results
         return tuple(results)

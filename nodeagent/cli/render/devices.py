@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nodeagent.cli.render.item import Item
-from nodeagent.cli.render.words import VENDORS, link_text, many
+from nodeagent.cli.render.words import VENDORS, link_text
 from nodeagent.model.pci import PciFunction
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.words import many
 
 
 def shown(function: PciFunction) -> bool:

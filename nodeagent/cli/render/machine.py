@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from nodeagent.cli.render.devices import roots, shown
 from nodeagent.cli.render.item import Item
-from nodeagent.cli.render.words import many, short, size
+from nodeagent.cli.render.words import short, size
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.topology import Cache, NodeKind, NumaNode, Package, Topology
+from nodeagent.model.words import many
 
 MANY = 4
 """More packages than this with nothing inside, or nodes that are all alike, become one line."""

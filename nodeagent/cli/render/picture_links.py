@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nodeagent.cli.render.devices import gpu_names
 from nodeagent.cli.render.svg import FAINT, Group, Shape, Text, text_width
-from nodeagent.cli.render.words import many
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.words import many
 
 NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 MAX_TABLE = 16

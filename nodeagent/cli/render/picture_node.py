@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from nodeagent.cli.render.svg import FAINT, Group, Shape, Text, text_width
-from nodeagent.cli.render.words import many, short, size
+from nodeagent.cli.render.words import short, size
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.topology import NodeKind, NumaNode
+from nodeagent.model.words import many
 
 PLAIN = ("#c9d9ec", "#5c7fa8")
 ISOLATED = ("#6d4aa0", "#46297a")

@@ -24,9 +24,10 @@ from nodeagent.cli.render.svg import (
     fit,
     text_width,
 )
-from nodeagent.cli.render.words import many, short, size
+from nodeagent.cli.render.words import short, size
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.words import many
 
 PAD, GAP = 10.0, 10.0
 ASPECT = 1.5

@@ -10,11 +10,11 @@ from nodeagent.cli.render.item import Item
 from nodeagent.cli.render.machine import machine
 from nodeagent.cli.render.marks import Mark, Marks, place
 from nodeagent.cli.render.relations import print_relations
-from nodeagent.cli.render.words import many
 from nodeagent.errors import visible
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.pci import NVIDIA
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.words import many
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -46,13 +46,6 @@ def size(count: int) -> str:
     return f"{value:.3g} TiB"
 
 
-def many(count: int, word: str) -> str:
-    """`1 core`, `2 cores`, `1,024 CPUs`; a word that ends in s, x, z, ch or sh takes -es."""
-    if count == 1:
-        return f"1 {word}"
-    return f"{count:,} {word}{'es' if word.endswith(('s', 'x', 'z', 'ch', 'sh')) else 's'}"
-
-
 def short(cpus: CpuSet, limit: int = 48) -> str:
     """A cpulist for the eye: a stride as the kernel writes it (`0-110:1/2`), at most `limit`
     long but for the count of the rest."""
