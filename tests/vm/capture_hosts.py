@@ -1,6 +1,6 @@
 """Boots machines in QEMU and captures them: the `qemu-*.capture` files of tests/hosts.
 
-    python tests/vm/capture_hosts.py FOLDER [NAME...]
+    python -m tests.vm.capture_hosts FOLDER [NAME...]
 
 FOLDER is an unpacked Debian kernel package: `apt-get download linux-image-6.1.0-N-amd64;
 dpkg -x *.deb FOLDER`. Needs qemu-system-x86_64, a static busybox, and script/setup --test done.
@@ -15,13 +15,13 @@ import os
 import pathlib
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+from tests.vm.cpio import archive, in_order
 
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
 HOSTS = PROJECT / "tests" / "hosts"
@@ -173,25 +173,11 @@ def userland(tree: pathlib.Path, folder: pathlib.Path) -> list[str]:
             if line.startswith("/") and not (tree / line[1:]).exists():
                 (tree / line[1:]).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(line, tree / line[1:])
-    ordered: list[str] = []
     files = {f.stem.replace("-", "_"): f for f in folder.rglob("*.ko")}
-    for module in MODULES:
-        for name in wanted(module, files):
-            if name not in ordered:
-                ordered.append(name)
-                shutil.copy(files[name], tree / "modules" / f"{name}.ko")
+    ordered = in_order(MODULES, lambda name: files[name].read_bytes() if name in files else None)
+    for name in ordered:
+        shutil.copy(files[name], tree / "modules" / f"{name}.ko")
     return ordered
-
-
-def wanted(module: str, files: dict[str, pathlib.Path]) -> Iterator[str]:
-    """A module's dependencies, deepest first, and itself; built-in ones have no file."""
-    if module not in files:
-        return
-    found = re.search(rb"\0depends=([^\0]*)\0", files[module].read_bytes())
-    for name in (found[1].decode() if found else "").split(","):
-        if name:
-            yield from wanted(name.replace("-", "_"), files)
-    yield module
 
 
 def init(machine: Machine, modules: list[str]) -> str:
@@ -213,32 +199,6 @@ cat /tmp/capture > /dev/ttyS1
 sync
 poweroff -f
 """
-
-
-def archive(tree: pathlib.Path) -> bytes:
-    """The folder as a newc cpio, what an initramfs is.
-
-    Source: Linux Documentation/driver-api/early-userspace/buffer-format.rst.
-    """
-    out = bytearray()
-
-    def entry(name: str, mode: int, body: bytes) -> None:
-        raw = name.encode() + b"\0"
-        fields = (0, mode, 0, 0, 1, 0, len(body), 0, 0, 0, 0, len(raw), 0)
-        out.extend(b"070701" + b"".join(b"%08X" % f for f in fields) + raw)
-        out.extend(b"\0" * (-len(out) % 4))
-        out.extend(body)
-        out.extend(b"\0" * (-len(out) % 4))
-
-    for path in sorted(tree.rglob("*")):
-        found = path.lstat()
-        if stat.S_ISLNK(found.st_mode):
-            body = str(path.readlink()).encode()
-        else:
-            body = path.read_bytes() if path.is_file() else b""
-        entry(str(path.relative_to(tree)), found.st_mode, body)
-    entry("TRAILER!!!", 0, b"")
-    return bytes(out)
 
 
 def boot(
