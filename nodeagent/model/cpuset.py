@@ -85,6 +85,18 @@ class CpuSet:
                 runs.append([i, i])
         return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
+    def mask(self) -> str:
+        """In hexadecimal words of 32 bits, as `parse_mask` reads it; `0` for the empty set.
+
+        Source: lib/bitmap-str.c bitmap_parse(): more than 32 bits need commas between words.
+        """
+        value = sum(1 << i for i in self.ids)
+        words: list[str] = []
+        while value >> 32:
+            words.append(f"{value & 0xFFFFFFFF:08x}")
+            value >>= 32
+        return ",".join([f"{value:x}", *reversed(words)])
+
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.ids))
 

@@ -259,6 +259,24 @@ class Knob(enum.StrEnum):
     IRQ_AFFINITY = "irq-affinity"
     """CPUs that may serve an interrupt; subject: its number. Value: a cpulist.
     Source: Documentation/core-api/irq/irq-affinity.rst."""
+    IRQ_DEFAULT = "irq-default"
+    """CPUs that may serve interrupts set up later; subject: `new`. Value: a cpulist."""
+    XPS = "xps"
+    """CPUs that send by a transmit queue; subject: `IF/tx-N`. Value: a cpulist, empty: unset.
+    Source: Documentation/networking/scaling.rst."""
+    RPS = "rps"
+    """CPUs that process what a receive queue got; subject: `IF/rx-N`. Value: a cpulist, empty:
+    off, the interrupt's own CPU does it."""
+    IRQBALANCE = "irqbalance"
+    """Whether irqbalance may move an interrupt; subject: its number. Value: banned or balanced."""
+    WORKQUEUE = "workqueue"
+    """CPUs of unbound kernel workers; subject: `*`, or a workqueue's name. Value: a cpulist.
+    Source: Documentation/core-api/workqueue.rst."""
+    WAKE_LATENCY = "wake-latency"
+    """Longest exit latency from idle that a CPU may have; subject: its number. Value: microseconds,
+    `0`: any, `n/a`: none at all. Source: Documentation/ABI/testing/sysfs-devices-power."""
+    NUMA_BALANCING = "numa-balancing"
+    """kernel.numa_balancing; subject: `kernel`. Value: 0 off, 1 on, 2 memory tiering, 3 both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,8 +300,17 @@ ProcessAction = SetAffinity | MoveToCpuset
 
 Action = ProcessAction | SetValue
 
-CONSENT_OF_KNOB: dict[Knob, Consent] = {Knob.IRQ_AFFINITY: Consent.IRQ}
-"""Class of consent of each knob."""
+CONSENT_OF_KNOB: dict[Knob, Consent] = {
+    Knob.IRQ_AFFINITY: Consent.IRQ,
+    Knob.IRQ_DEFAULT: Consent.IRQ,
+    Knob.XPS: Consent.IRQ,
+    Knob.RPS: Consent.IRQ,
+    Knob.IRQBALANCE: Consent.HOST,
+    Knob.WORKQUEUE: Consent.HOST,
+    Knob.WAKE_LATENCY: Consent.HOST,
+    Knob.NUMA_BALANCING: Consent.HOST,
+}
+"""Class of consent of each knob (docs/adr/0003)."""
 
 
 def consent_of(action: Action) -> Consent:

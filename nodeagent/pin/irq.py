@@ -1,4 +1,4 @@
-"""Interrupt affinity: /proc/irq/N/smp_affinity_list.
+"""Interrupt affinity: /proc/irq/N/smp_affinity_list, and default_smp_affinity for later ones.
 
 Managed interrupts (NVMe queues) are the kernel's own: a write gives EIO, which is no fault.
 Source: Documentation/core-api/irq/irq-affinity.rst; kernel/irq/proc.c (irq_can_set_affinity_usr).
@@ -9,46 +9,35 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from nodeagent.errors import ActError, ParseError, RightsError
+from nodeagent.errors import ActError, NodeagentError, ParseError
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.pin.affinity import GoneError
+from nodeagent.pin import sysfile
 from nodeagent.pin.proc import PROC
 
-_DIGITS = 9
+LATER = "new"
+"""Subject of the mask for interrupts that are set up later."""
 
 
 class IrqAffinity:
-    """The door to it."""
+    """The door to the mask of one interrupt."""
 
     def check(self, subject: str, value: str) -> None:
         """A number, and a cpulist that is not empty."""
-        if not subject.isascii() or not subject.isdecimal() or len(subject) > _DIGITS:
+        if not sysfile.number(subject):
             raise ActError(f"{subject!r} is no interrupt number")
-        try:
-            cpus = CpuSet.parse(value)
-        except ParseError as error:
-            raise ActError(f"IRQ {subject}: {value!r} is no cpulist") from error
-        if not cpus:
-            raise ActError(f"IRQ {subject}: no CPU is named", "nodeagentctl place plan")
+        some_cpus(f"IRQ {subject}", value)
 
     def read(self, subject: str) -> str:
         """A cpulist, without its line end."""
-        try:
-            return self._path(subject).read_text().strip()
-        except FileNotFoundError as error:
-            raise GoneError(f"IRQ {subject} is not there any more") from error
-        except OSError as error:
-            raise ActError(f"{self._path(subject)}: {error.strerror}") from error
+        return sysfile.read(self._path(subject), _gone(subject))
 
     def write(self, subject: str, value: str) -> None:
         """For every later interrupt of it; one in flight may still come where it was."""
-        path = self._path(subject)
-        try:
-            path.write_text(value)
-        except FileNotFoundError as error:
-            raise GoneError(f"IRQ {subject} is not there any more") from error
-        except OSError as error:
-            raise _explained(path, subject, value, error) from error
+
+        def explain(error: OSError) -> NodeagentError | None:
+            return _explained(subject, value, error)
+
+        sysfile.write(self._path(subject), value, _gone(subject), explain)
 
     def same(self, one: str, other: str) -> bool:
         """As sets of CPUs."""
@@ -59,13 +48,60 @@ class IrqAffinity:
         return PROC / "irq" / subject / "smp_affinity_list"
 
 
-def _explained(path: Path, subject: str, value: str, error: OSError) -> ActError | RightsError:
+class IrqDefault:
+    """The door to the mask that interrupts get when they are set up. The file wants a mask in
+    hexadecimal; its value here is a cpulist, as everywhere."""
+
+    _path = PROC / "irq" / "default_smp_affinity"
+    _gone = "this kernel has no default_smp_affinity"
+
+    def check(self, subject: str, value: str) -> None:
+        """The one subject, and a cpulist that is not empty."""
+        if subject != LATER:
+            raise ActError(f"{subject!r}: expected {LATER!r}, for interrupts set up later")
+        some_cpus("new interrupts", value)
+
+    def read(self, subject: str) -> str:
+        """A cpulist."""
+        return str(CpuSet.parse_mask(sysfile.read(self._path, self._gone)))
+
+    def write(self, subject: str, value: str) -> None:
+        """Interrupts that exist are left where they are."""
+
+        def explain(error: OSError) -> NodeagentError | None:
+            if error.errno == errno.EINVAL:
+                return ActError(f"new interrupts: none of CPU {value} is online")
+            return None
+
+        sysfile.write(self._path, CpuSet.parse(value).mask(), self._gone, explain)
+
+    def same(self, one: str, other: str) -> bool:
+        """As sets of CPUs."""
+        return CpuSet.parse(one) == CpuSet.parse(other)
+
+
+def some_cpus(what: str, value: str) -> CpuSet:
+    """The CPUs of a list that must name one. Raises ActError."""
+    cpus = any_cpus(what, value)
+    if not cpus:
+        raise ActError(f"{what}: no CPU is named", "nodeagentctl place plan")
+    return cpus
+
+
+def any_cpus(what: str, value: str) -> CpuSet:
+    """The CPUs of a list that may be empty. Raises ActError."""
+    try:
+        return CpuSet.parse(value)
+    except ParseError as error:
+        raise ActError(f"{what}: {value!r} is no cpulist") from error
+
+
+def _gone(subject: str) -> str:
+    return f"IRQ {subject} is not there any more"
+
+
+def _explained(subject: str, value: str, error: OSError) -> NodeagentError | None:
     match error.errno:
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return RightsError(
-                f"{path}: may not be set to {value}: {error.strerror}",
-                "run the actor as root with a writable /proc",
-            )
         case errno.EIO:
             return ActError(
                 f"IRQ {subject} is managed by the kernel, which places it itself",
@@ -79,4 +115,4 @@ def _explained(path: Path, subject: str, value: str, error: OSError) -> ActError
         case errno.EINVAL:
             return ActError(f"IRQ {subject}: none of CPU {value} is online")
         case _:
-            return ActError(f"{path}: could not be set to {value}: {error.strerror}")
+            return None

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nodeagent.model.placement import Knob
-from nodeagent.pin.irq import IrqAffinity
+from nodeagent.pin.irq import IrqAffinity, IrqDefault
+from nodeagent.pin.irqbalance import Irqbalance
+from nodeagent.pin.kernelwork import NumaBalancing, WakeLatency, Workqueue
+from nodeagent.pin.queues import Queues
 
 
 class Door(Protocol):
@@ -32,4 +35,13 @@ class Door(Protocol):
 
 def doors() -> Mapping[Knob, Door]:
     """The doors of this host."""
-    return {Knob.IRQ_AFFINITY: IrqAffinity()}
+    return {
+        Knob.IRQ_AFFINITY: IrqAffinity(),
+        Knob.IRQ_DEFAULT: IrqDefault(),
+        Knob.XPS: Queues("xps"),
+        Knob.RPS: Queues("rps"),
+        Knob.IRQBALANCE: Irqbalance(),
+        Knob.WORKQUEUE: Workqueue(),
+        Knob.WAKE_LATENCY: WakeLatency(),
+        Knob.NUMA_BALANCING: NumaBalancing(),
+    }

@@ -34,7 +34,7 @@ class Values:
             door.check(action.subject, action.value)
             before = door.read(action.subject)
             if door.same(before, action.value):
-                message = f"{what} is {before} already"
+                message = f"{what} is {_shown(before)} already"
                 done = ActionResult(outcome=Outcome.DONE, message=message, read_back=before)
                 return done, before
             record = Open(
@@ -57,14 +57,14 @@ class Values:
             step("value.written")
             now = door.read(action.subject)
             if not door.same(now, action.value):
-                raise ActError(f"{what} reads back {now}, expected {action.value}")
+                raise ActError(f"{what} reads back {_shown(now)}, expected {_shown(action.value)}")
             step("value.read-back")
             self._journal.done(entry.id, now)
         except TROUBLE as error:
             return self._failed(entry, error), before
         return ActionResult(
             outcome=Outcome.DONE,
-            message=f"{what} is {now}, was {before}",
+            message=f"{what} is {_shown(now)}, was {_shown(before)}",
             read_back=now,
             journal_id=entry.id,
         ), before
@@ -101,17 +101,20 @@ class Values:
         door, what = self._doors[Knob(o.knob)], f"{o.knob} {o.subject}"
         now = door.read(o.subject)
         if door.same(now, o.value_before):
-            return f"{what} is {now}"
+            return f"{what} is {_shown(now)}"
         ours = [o.value, entry.read_back] if entry.read_back else [o.value]
         if not any(door.same(now, text) for text in ours):
-            return f"{what} was set to {now} by somebody later and is left there"
+            return f"{what} was set to {_shown(now)} by somebody later and is left there"
         step("undo.before")
         door.write(o.subject, o.value_before)
         step("undo.value")
         after = door.read(o.subject)
         if not door.same(after, o.value_before):
-            raise ActError(f"{what} reads back {after}, expected {o.value_before}; it stays open")
-        return f"{what} is {after}"
+            raise ActError(
+                f"{what} reads back {_shown(after)}, expected {_shown(o.value_before)}; it stays "
+                "open"
+            )
+        return f"{what} is {_shown(after)}"
 
     def stale(self, entry: Entry) -> tuple[str, str] | None:
         """(how to close it, the sentence) when there is nothing to write back to."""
@@ -163,10 +166,18 @@ class Values:
             now = door.read(o.subject)
             if door.same(now, o.value):
                 self._journal.done(entry.id, now)
-                return Outcome.DONE, f"{what} had been set when it was interrupted: it is {now}"
+                return (
+                    Outcome.DONE,
+                    f"{what} had been set when it was interrupted: it is {_shown(now)}",
+                )
             message = f"the interrupted setting of {what} was put back: {self._put_back(entry)}"
             self._journal.closed(entry.id, "reverted", message)
         except TROUBLE as error:
             said = f"setting {what} was interrupted, and could neither be completed nor put back"
             return Outcome.FAILED, f"{said}: {words(error)}"
         return Outcome.REVERTED, message
+
+
+def _shown(text: str) -> str:
+    """A set without a CPU is an empty text."""
+    return text or "none"

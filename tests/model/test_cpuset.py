@@ -20,6 +20,21 @@ def test_mask_round_trip(ids: frozenset[int]) -> None:
     assert CpuSet.parse_mask(f"{sum(1 << i for i in ids):x}").ids == ids
 
 
+@given(st.frozensets(st.integers(0, 1500)))
+def test_a_mask_is_written_in_words_of_32_bits(ids: frozenset[int]) -> None:
+    text = CpuSet(ids).mask()
+    assert CpuSet.parse_mask(text).ids == ids
+    first, *rest = text.split(",")
+    assert 1 <= len(first) <= 8 and all(len(word) == 8 for word in rest)
+
+
+def test_masks_as_the_kernel_writes_them() -> None:
+    assert CpuSet().mask() == "0"
+    assert CpuSet.parse("0-1").mask() == "3"
+    assert CpuSet.parse("32").mask() == "1,00000000"
+    assert CpuSet.parse("1023").mask() == "80000000" + ",00000000" * 31
+
+
 @pytest.mark.parametrize(
     ("text", "last", "expected"),
     [
