@@ -18,6 +18,7 @@ typedef __u32 __be32;
 typedef __u32 __wsum;
 typedef __u16 __sum16;
 typedef __u8 uint8_t;
+typedef __u16 uint16_t;
 typedef __u32 uint32_t;
 typedef __u64 uint64_t;
 typedef _Bool bool;
@@ -47,7 +48,52 @@ struct sched_entity {
 	__u64 sum_exec_runtime;
 } NA_KERNEL;
 
-/* __state: Linux 2f064a59a11f (v5.14); before, `state`. */
+typedef struct {
+	unsigned int val;
+} NA_KERNEL kuid_t;
+
+/* `parent` has been `__parent` since Linux 633488947ef6 (v6.15). */
+struct kernfs_node {
+	struct kernfs_node *parent;
+	const char *name;
+	__u64 id;
+} NA_KERNEL;
+
+struct kernfs_node___new {
+	struct kernfs_node *__parent;
+} NA_KERNEL;
+
+struct kernfs_open_file {
+	struct kernfs_node *kn;
+} NA_KERNEL;
+
+struct cgroup {
+	struct kernfs_node *kn;
+} NA_KERNEL;
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+} NA_KERNEL;
+
+/* Linux 713a2e21a513 (v6.2). */
+struct affinity_context {
+	const void *new_mask;
+} NA_KERNEL;
+
+/* x86-64; and arm64, whose first member lies in a union. */
+struct pt_regs {
+	unsigned long orig_ax;
+	unsigned long di;
+	unsigned long si;
+	unsigned long dx;
+} NA_KERNEL;
+
+struct pt_regs___arm {
+	__u64 regs[31];
+	__s32 syscallno;
+} NA_KERNEL;
+
+/* __state: Linux 2f064a59a11f (v5.14); before, `state`. loginuid, sessionid: with CONFIG_AUDIT. */
 struct task_struct {
 	unsigned int __state;
 	int on_cpu;
@@ -58,6 +104,9 @@ struct task_struct {
 	__u64 start_boottime;
 	struct sched_entity se;
 	struct sched_info sched_info;
+	struct css_set *cgroups;
+	kuid_t loginuid;
+	unsigned int sessionid;
 } NA_KERNEL;
 
 /* The verifier of 6.1 does not know what clang knows about a range; an index goes through here, so

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import pathlib
 from dataclasses import dataclass
 from types import TracebackType
@@ -100,6 +101,11 @@ class BpfObject:
         image = bytes([value]) if isinstance(value, bool) else value.to_bytes(4, "little")
         rc = self._lib.na_bpf_set_rodata(self._handle, variable.encode(), image, len(image))
         assert rc == 0, f"{self.name}: no constant {variable} of {len(image)} bytes ({rc})"
+
+    def choose(self, program: str, wanted: bool = True) -> None:
+        """Loads a program of a section `?...`, or leaves it out again; before load."""
+        rc = self._lib.na_bpf_set_autoload(self._handle, program.encode(), wanted)
+        assert rc == 0, f"{self.name}: no program {program} ({rc})"
 
     def load(self) -> None:
         """Gives maps and programs to the kernel."""
@@ -204,3 +210,40 @@ class Records:
         if self._handle is not None:
             self._bpf.lib.na_records_close(self._handle)
             self._handle = None
+
+
+class Ring:
+    """A ring buffer's records, taken from its mapped pages: no bpf(2), no right. What the buffer
+    has no room for stays for the next call. `fileno` is readable when something came."""
+
+    def __init__(self, map_fd: int, ring_bytes: int, buffer_bytes: int = 1 << 16) -> None:
+        self._bpf = native()
+        out = self._bpf.ffi.new("struct na_ring **")
+        rc = self._bpf.lib.na_ring_open(map_fd, ring_bytes, out)
+        if rc < 0:
+            raise sentence.refused("ring buffer", -rc, "")
+        self._handle = out[0]
+        self._buffer = self._bpf.ffi.new("char[]", buffer_bytes)
+        self._fd = os.dup(map_fd)
+
+    def fileno(self) -> int:
+        """To be waited for; open until `close`."""
+        return self._fd
+
+    def take(self) -> list[bytes]:
+        """What came since the last call, oldest first; at most what the buffer holds."""
+        used = self._bpf.lib.na_ring_take(self._handle, self._buffer, len(self._buffer))
+        data = bytes(self._bpf.ffi.buffer(self._buffer, used))
+        records, at = [], 0
+        while at < used:
+            size = int.from_bytes(data[at : at + 8], "little")
+            records.append(data[at + 8 : at + 8 + size])
+            at += 8 + (size + 7 & ~7)
+        return records
+
+    def close(self) -> None:
+        """Unmaps."""
+        if self._handle is not None:
+            self._bpf.lib.na_ring_close(self._handle)
+            self._handle = None
+            os.close(self._fd)

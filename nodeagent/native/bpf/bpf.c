@@ -144,6 +144,13 @@ int na_bpf_set_rodata(struct na_bpf *bpf, const char *variable, const void *valu
 	return -ENOENT;
 }
 
+int na_bpf_set_autoload(struct na_bpf *bpf, const char *name, int on)
+{
+	struct bpf_program *program = bpf_object__find_program_by_name(bpf->object, name);
+
+	return program ? bpf_program__set_autoload(program, on) : -ENOENT;
+}
+
 int na_bpf_load(struct na_bpf *bpf)
 {
 	return bpf_object__load(bpf->object);

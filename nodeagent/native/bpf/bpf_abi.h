@@ -17,6 +17,8 @@ void na_bpf_close(struct na_bpf *bpf);
 /* Before load: entries of a map; value of one `const volatile` variable, of exactly its size. */
 int na_bpf_set_entries(struct na_bpf *bpf, const char *map, uint32_t entries);
 int na_bpf_set_rodata(struct na_bpf *bpf, const char *variable, const void *value, size_t size);
+/* Before load: whether one program is loaded at all (those of a section `?...` are not). */
+int na_bpf_set_autoload(struct na_bpf *bpf, const char *program, int on);
 int na_bpf_load(struct na_bpf *bpf);
 /* Attaches one program where its section says; the link lives as long as the object. */
 int na_bpf_attach(struct na_bpf *bpf, const char *program);
@@ -51,5 +53,14 @@ int na_records_open(int map_fd, struct na_records **out);
  * lost: records that did not fit into out. */
 int na_records_take(struct na_records *records, void *out, size_t size, size_t *used, size_t *lost);
 void na_records_close(struct na_records *records);
+
+/* The same without bpf(2), for a reader without any right: the ring's pages mapped from its
+ * descriptor, which stays the caller's. size: the map's max_entries. */
+struct na_ring;
+
+int na_ring_open(int map_fd, size_t size, struct na_ring **out);
+/* Takes whole records, as na_records_take() writes them, until out is full; the rest stays. */
+size_t na_ring_take(struct na_ring *ring, void *out, size_t size);
+void na_ring_close(struct na_ring *ring);
 
 #endif
