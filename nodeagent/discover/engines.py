@@ -20,6 +20,7 @@ from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import ProcessState, ThreadState
 from nodeagent.model.process import UNLIMITED, ProcessFacts
+from nodeagent.place.engines import engine_of
 
 KEY = "derived/processes"
 MAX_PROCESSES = 128
@@ -27,36 +28,11 @@ MAX_THREADS = 512
 """Threads kept of one process."""
 MEMORY_DEADLINE_S = 3.0
 
-ROLES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (role, re.compile(pattern))
-    for role, pattern in (
-        # Searched in "comm title"; the first that fits counts.
-        ("feeder", r"^nodeagent-feed|nodeagent-feeder(\s|$)"),
-        ("vllm", r"(?i)^vllm|[/ ]vllm( |$)|vllm\.entrypoints|VLLM::"),
-        ("sglang", r"sglang::|sglang\.launch_server|sglang\.srt"),
-        ("tensorrt-llm", r"trtllm-(serve|llmapi)|tensorrt_llm"),
-        ("triton", r"^tritonserver|[/ ]tritonserver( |$)"),
-        ("tgi", r"text-generation-(launcher|router|server)"),
-        ("llama.cpp", r"^llama-server|[/ ]llama-server( |$)"),
-        ("ollama", r"^ollama"),
-        ("lmdeploy", r"[/ ]lmdeploy( |$)|lmdeploy\.serve"),
-        ("torchrun", r"[/ ]torchrun( |$)|torch\.distributed\.(run|launch)"),
-        ("nccl-tests", r"(all_reduce|all_gather|alltoall|reduce_scatter|sendrecv)_perf"),
-        ("ray", r"^ray::|^raylet|^gcs_server"),
-        ("vector-index", r"^(milvus|qdrant|weaviate|vald)"),
-        ("irqbalance", r"^irqbalance( |$)"),
-        ("tuned", r"^tuned( |$)|[/ ]tuned( |$)"),
-        ("numad", r"^numad( |$)"),
-        ("nvidia", r"^nvidia-(persist|fabric|imex)|^nv-(fabricmanager|hostengine)|^nv-hostengine"),
-        ("dcgm", r"^dcgm-exporter"),
-    )
-)
-
 
 def role_of(comm: str, title: str) -> str | None:
     """What a process is, by its name and command line; None: not ours."""
-    text = f"{comm} {title}"
-    return next((role for role, pattern in ROLES if pattern.search(text)), None)
+    engine = engine_of(comm, title)
+    return None if engine is None else engine.name
 
 
 def read_engines(root: Root) -> tuple[ProcessFacts, ...] | None:

@@ -60,7 +60,7 @@ class Role:
     cpus: int
     """PUs of the workload for this role (>= 1)."""
     title: str | None = None
-    """Shell pattern on the title of the thread's process."""
+    """Shell pattern on the title of the thread's process; `|` parts several, as in the next two."""
     comm: str | None = None
     """Shell pattern on the thread's own name (/proc/PID/task/TID/comm)."""
     main: bool | None = None

@@ -16,8 +16,8 @@ from nodeagent.model.placement import (
     Workload,
 )
 from nodeagent.model.topology import Topology
-from nodeagent.place.match import claims, matching
-from nodeagent.place.roles import fits, outside
+from nodeagent.place.match import claims, fits, matching
+from nodeagent.place.roles import outside
 
 
 def held(

@@ -7,10 +7,11 @@ has the workload's PUs that no role took, or all of them where none is left.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Placed, ProcessState, Role, ThreadState
+from nodeagent.model.placement import Placed, ProcessState, ThreadState
+from nodeagent.place.engines import part_of
+from nodeagent.place.match import fits
 
 MAIN = "main"
 REST = "thread"
@@ -21,24 +22,8 @@ class Seat:
     """Where one thread belongs."""
 
     role: str
-    """Name of its role; of no role: `main` or `thread`."""
+    """Name of its role; of no role: what its engine calls it, else `main` or `thread`."""
     cpus: CpuSet
-
-
-def fits(role: Role, process: ProcessState, thread: ThreadState) -> bool:
-    """Whether every criterion of a role that is given fits; a role without any fits all."""
-    if role.main is not None and role.main is not (thread.tid == process.pid):
-        return False
-    if role.title is not None and not _like(process.title, role.title):
-        return False
-    if role.parent is not None and not _like(process.parent_title, role.parent):
-        return False
-    return role.comm is None or fnmatchcase(thread.comm, role.comm)
-
-
-def _like(title: str, pattern: str) -> bool:
-    """A title that is not known (a kernel thread's, or not read) fits nothing."""
-    return bool(title) and fnmatchcase(title, pattern)
 
 
 def rest_of(placed: Placed) -> CpuSet:
@@ -58,7 +43,8 @@ def seats(placed: Placed, process: ProcessState) -> dict[int, Seat]:
         if given is not None:
             found[thread.tid] = Seat(role=given.role.name, cpus=given.cpus)
         else:
-            name = MAIN if thread.tid == process.pid else REST
+            usual = MAIN if thread.tid == process.pid else REST
+            name = part_of(process, thread) or usual
             found[thread.tid] = Seat(role=name, cpus=rest)
     return found
 

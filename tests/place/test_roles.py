@@ -27,7 +27,8 @@ from nodeagent.model.placement import (
 from nodeagent.model.topology import Isolation, Topology
 from nodeagent.place.diff import MAX_TIDS, actions
 from nodeagent.place.held import held, observed
-from nodeagent.place.roles import fits, inside, outside, rest_of, seats
+from nodeagent.place.match import fits
+from nodeagent.place.roles import inside, outside, rest_of, seats
 
 POLL = Role(name="poll", cpus=1, main=True)
 POOL = Role(name="pool", cpus=2, comm="omp*")
@@ -85,6 +86,9 @@ def plan(p: Placed) -> Placement:
         (Role(name="r", cpus=1, title="vllm*", comm="omp-1"), False),
         (Role(name="r", cpus=1, parent="sh"), True),
         (Role(name="r", cpus=1, parent="bash"), False),
+        (Role(name="r", cpus=1, parent="bash|sh"), True),
+        (Role(name="r", cpus=1, comm="cuda*|omp-?"), True),
+        (Role(name="r", cpus=1, comm="cuda*|pt_*"), False),
     ],
 )
 def test_every_criterion_of_a_role_must_fit(role: Role, fit: bool) -> None:
@@ -102,10 +106,11 @@ def test_the_rest_has_what_no_role_took() -> None:
     where = placed("2-9", (POLL, "2"), (POOL, "3-4"))
     one = process(("index", "0-9"), ("omp-1", "0-9"), ("cuda-EvtHandlr", "0-9"))
     told = {tid: (s.role, str(s.cpus)) for tid, s in seats(where, one).items()}
-    assert told == {100: ("poll", "2"), 101: ("pool", "3-4"), 102: ("thread", "5-9")}
+    assert told == {100: ("poll", "2"), 101: ("pool", "3-4"), 102: ("helpers", "5-9")}
     assert str(rest_of(placed("2-4", (POLL, "2"), (POOL, "3-4")))) == "2-4"
     bare = seats(placed("2-4"), one)
-    assert {(s.role, str(s.cpus)) for s in bare.values()} == {("main", "2-4"), ("thread", "2-4")}
+    assert [s.role for s in bare.values()] == ["main", "thread", "helpers"]
+    assert {str(s.cpus) for s in bare.values()} == {"2-4"}
 
 
 def test_one_action_for_each_role_names_the_threads_outside() -> None:

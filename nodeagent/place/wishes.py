@@ -1,0 +1,389 @@
+"""What one [[workload]] wishes for: each key's text becomes a value, or one sentence. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+
+import msgspec
+
+from nodeagent.errors import ParseError
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.pci import parse_bdf
+from nodeagent.model.placement import Match, Role, Sharing, Unit, Workload
+from nodeagent.place.engines import WORKLOAD_ENGINES, Engine, engine_named, usual_roles
+from nodeagent.place.tables import (
+    Lines,
+    MatchTable,
+    MemoryTable,
+    Place,
+    RoleTable,
+    UnitTable,
+    WorkloadTable,
+)
+
+MAX_CPUS = 1 << 13
+MAX_BYTES = 1 << 50
+"""1 PiB: no machine has so much."""
+MAX_ROLES = 16
+MAX_PATTERN = 1024
+"""Characters of a pattern or regular expression."""
+PAGES = frozenset(n << 20 for n in (1, 2, 16, 32, 512, 1024, 16384)) | {64 << 10}
+"""Sizes of huge pages that some Linux has: 64 KiB to 16 GiB. Source:
+Documentation/admin-guide/mm/hugetlbpage.rst; hugetlbpage.c of arm64, powerpc and s390."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME_WORDS = "1 to 64 letters, digits, '.', '_' or '-'"
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*(B|KiB|MiB|GiB|TiB)?")
+_UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZES = "units: B, KiB, MiB, GiB, TiB"
+_WHO = ("title", "cmdline", "comm", "pid")
+"""Criteria that say which program it is: any of them replaces what the engine says."""
+
+
+def workload_of(index: int, table: WorkloadTable, units: dict[str, Unit], lines: Lines) -> Workload:
+    """One workload. Raises ConfigError."""
+    at: Place = ("workload", index)
+    _name(at, "name", table.name, lines)
+    engine = _engine(at, table, lines)
+    cpu_list = _cpu_list(at, table, lines)
+    cpus = _cpus(at, table, cpu_list, lines)
+    if table.sharing == "shared":
+        _pool_has_none(at, table, lines)
+    if table.unit is not None:
+        _name(at, "unit", table.unit, lines)
+    near = near_of(at, table.near, lines)
+    if near is None and table.unit in units:
+        near = units[table.unit].near
+    memory, move = _memory(at, table, lines)
+    return Workload(
+        name=table.name,
+        kind=table.kind or (engine.kind if engine is not None else None) or "custom",
+        match=_match(at, table, engine, lines),
+        cpus=cpus,
+        sharing=Sharing(table.sharing),
+        near=near,
+        unit=table.unit,
+        smt=table.smt,
+        l3=table.l3,
+        memory_bytes=memory,
+        memory_move=move,
+        hugepages=_hugepages(at, table.hugepages, lines),
+        isolated=table.isolated,
+        cpu_list=cpu_list,
+        roles=_roles(index, table, engine, cpus, lines),
+        engine=table.engine,
+        rollback=table.rollback,
+        source=lines.where(at),
+    )
+
+
+def unit_of(index: int, table: UnitTable, lines: Lines) -> Unit:
+    """One unit. Raises ConfigError."""
+    at: Place = ("unit", index)
+    _name(at, "name", table.name, lines)
+    if table.ring is not None and not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,31}", table.ring):
+        lines.saw(at, "ring", table.ring, "the name of a [[feed]] of nodeagent.toml")
+    return Unit(
+        name=table.name,
+        kind=table.kind,
+        near=near_of(at, table.near, lines),
+        ring=table.ring,
+        source=lines.where(at),
+    )
+
+
+def _name(at: Place, key: str, name: str, lines: Lines) -> None:
+    if not _NAME.fullmatch(name):
+        lines.saw(at, key, name, _NAME_WORDS)
+
+
+def _engine(at: Place, table: WorkloadTable, lines: Lines) -> Engine | None:
+    if table.engine is None:
+        return None
+    engine = engine_named(table.engine)
+    if engine is None:
+        close = difflib.get_close_matches(table.engine, WORKLOAD_ENGINES, 1)
+        lines.saw(
+            at,
+            "engine",
+            table.engine,
+            "one of: " + ", ".join(WORKLOAD_ENGINES),
+            f'write engine = "{close[0]}"' if close else "take engine out, and give match and kind",
+        )
+    return engine
+
+
+def _cpu_list(at: Place, table: WorkloadTable, lines: Lines) -> CpuSet | None:
+    if table.cpu_list is None:
+        return None
+    try:
+        cpu_list = CpuSet.parse(table.cpu_list, last=MAX_CPUS - 1)
+    except ParseError as error:
+        lines.saw(at, "cpu_list", table.cpu_list, error.expected)
+    if not cpu_list:
+        lines.saw(at, "cpu_list", table.cpu_list, "at least one CPU")
+    if table.cpus is not None and table.cpus != len(cpu_list):
+        lines.fail(
+            at,
+            "cpus",
+            f"cpus is {table.cpus}, but cpu_list {cpu_list} has {len(cpu_list)} CPUs",
+            "give one of the two",
+        )
+    return cpu_list
+
+
+def _cpus(at: Place, table: WorkloadTable, cpu_list: CpuSet | None, lines: Lines) -> int:
+    cpus = len(cpu_list) if cpu_list is not None else table.cpus
+    if cpus is None:
+        lines.fail(at, None, f"workload {table.name} says no number of CPUs", "add cpus = N")
+    if not 1 <= cpus <= MAX_CPUS:
+        lines.saw(at, "cpus", cpus, f"a number of CPUs from 1 to {MAX_CPUS}")
+    return cpus
+
+
+def _pool_has_none(at: Place, table: WorkloadTable, lines: Lines) -> None:
+    """A shared workload's CPUs are its pool's, so it cannot say which or how."""
+    wishes = {
+        "cpu_list": (table.cpu_list is not None, "whose CPUs are its pool's"),
+        "isolated": (table.isolated, "whose pool is neither isolated nor by cores"),
+        "smt": (table.smt != "any", "whose pool is neither isolated nor by cores"),
+        "l3": (table.l3 != "any", "whose pool may lie on several L3 groups"),
+        "role": (bool(table.role), "whose threads share one pool"),
+    }
+    for key, (given, why) in wishes.items():
+        if given:
+            lines.fail(
+                at,
+                key if key != "role" else None,
+                f"{key} on a shared workload, {why}",
+                f'remove {key}, or say sharing = "exclusive"',
+            )
+
+
+# ---- which processes ----------------------------------------------------------------------------
+
+
+def _match(at: Place, table: WorkloadTable, engine: Engine | None, lines: Lines) -> Match:
+    told = table.match or MatchTable()
+    given = {k: v for k, v in msgspec.structs.asdict(told).items() if v is not None}
+    if engine is not None and engine.cmdline is not None and not any(k in given for k in _WHO):
+        given["cmdline"] = engine.cmdline
+    if not given:
+        keys = ", ".join(MatchTable.__struct_fields__)
+        if engine is not None:
+            lines.fail(
+                at,
+                "engine",
+                f"workload {table.name} matches nothing: {engine.name} is a library, and its "
+                "processes are called as their program likes",
+                f"give match one of: {keys}",
+            )
+        if table.match is None:
+            lines.fail(
+                at,
+                None,
+                "a workload without 'match'",
+                f"add match = {{ ... }} with one of: {keys}; or an engine, one of: "
+                + ", ".join(WORKLOAD_ENGINES),
+            )
+        lines.fail(
+            at,
+            "match",
+            f"workload {table.name} matches nothing: its match is empty",
+            f"give one of: {keys}",
+        )
+    for key, value in given.items():
+        if isinstance(value, str):
+            _pattern(at, f"match.{key}", value, lines)
+    if told.cmdline is not None:
+        _regex(at, told.cmdline, lines)
+    if told.label is not None and not told.label.partition("=")[0].strip():
+        lines.saw(at, "match.label", told.label, "KEY=VALUE, e.g. app=vllm")
+    if told.label is not None and "=" not in told.label:
+        lines.saw(at, "match.label", told.label, "KEY=VALUE, e.g. app=vllm")
+    if told.pid is not None and not 1 <= told.pid < 1 << 22:
+        lines.saw(at, "match.pid", told.pid, "a process number from 1 to 4194303", "correct it")
+    return Match(**given)
+
+
+def _pattern(at: Place, key: str, text: str, lines: Lines) -> None:
+    name = key.rpartition(".")[2]
+    if not text.strip():
+        lines.fail(at, key, f"{name} is empty and would match everything", f"fill {name}")
+    if len(text) > MAX_PATTERN:
+        lines.fail(
+            at, key, f"{name} has {len(text)} characters, expected at most {MAX_PATTERN}", "cut it"
+        )
+
+
+def _regex(at: Place, text: str, lines: Lines) -> None:
+    try:
+        with warnings.catch_warnings():
+            # What a later Python may read otherwise is no news for stderr.
+            warnings.simplefilter("ignore")
+            re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        lines.saw(
+            at,
+            "match.cmdline",
+            text,
+            f"a regular expression ({error})",
+            "escape special characters with a backslash, in single quotes",
+        )
+
+
+# ---- roles --------------------------------------------------------------------------------------
+
+
+def _roles(
+    index: int, table: WorkloadTable, engine: Engine | None, cpus: int, lines: Lines
+) -> tuple[Role, ...]:
+    if not table.role:
+        shared = table.sharing == "shared"
+        return usual_roles(engine, cpus) if engine is not None and not shared else ()
+    if len(table.role) > MAX_ROLES:
+        lines.fail(
+            ("role", index, MAX_ROLES),
+            None,
+            f"{len(table.role)} roles, expected at most {MAX_ROLES}",
+            "join some",
+        )
+    roles: list[Role] = []
+    for n, told in enumerate(table.role):
+        at: Place = ("role", index, n)
+        role = _role(at, told, engine, lines)
+        for before in roles:
+            if before.name == role.name:
+                lines.fail(
+                    at, "name", f"a second role {role.name!r} of workload {table.name}", "rename it"
+                )
+            if _criteria(before) == _criteria(role):
+                lines.fail(
+                    at,
+                    None,
+                    f"role {role.name} fits the same threads as role {before.name}, and a thread "
+                    "has one role",
+                    "make the two differ, or join them",
+                )
+        roles.append(role)
+    taken = sum(r.cpus for r in roles)
+    if taken > cpus:
+        lines.fail(
+            ("role", index, len(roles) - 1),
+            "cpus",
+            f"the roles of workload {table.name} want {taken} PUs, and it has {cpus}",
+            f"cpus = {taken} for the workload, or fewer for a role",
+        )
+    return tuple(roles)
+
+
+def _role(at: Place, told: RoleTable, engine: Engine | None, lines: Lines) -> Role:
+    _name(at, "name", told.name, lines)
+    if not 1 <= told.cpus <= MAX_CPUS:
+        lines.saw(at, "cpus", told.cpus, f"a number of CPUs from 1 to {MAX_CPUS}")
+    for key in ("title", "comm", "parent"):
+        text = getattr(told, key)
+        if text is not None:
+            _pattern(at, key, text, lines)
+    role = Role(
+        name=told.name,
+        cpus=told.cpus,
+        title=told.title,
+        comm=told.comm,
+        main=told.main,
+        parent=told.parent,
+    )
+    if any(c is not None for c in _criteria(role)):
+        return role
+    parts = engine.parts if engine is not None else ()
+    part = next((p for p in parts if p.name == told.name), None)
+    if part is not None:
+        return part.role(told.cpus)
+    known = ", ".join(p.name for p in parts)
+    return lines.fail(
+        at,
+        "name",
+        f"role {told.name} says of no thread that it is one: it has none of title, comm, main, "
+        "parent" + (f", and {engine.name} knows no such part" if engine is not None else ""),
+        f"one of {engine.name}'s parts ({known}), or comm = ..."
+        if engine is not None
+        else 'give it one, e.g. comm = "cuda*" or main = true',
+    )
+
+
+def _criteria(role: Role) -> tuple[str | bool | None, ...]:
+    return role.title, role.comm, role.main, role.parent
+
+
+# ---- devices and memory -------------------------------------------------------------------------
+
+
+def near_of(at: Place, near: str | None, lines: Lines) -> str | None:
+    """The device or node in its one form. Raises ConfigError."""
+    if near is None:
+        return None
+    kind, _, rest = near.partition(":")
+    if kind == "node" and rest.isdecimal() and len(rest) <= 6:
+        return f"node:{int(rest)}"
+    address = rest if kind in ("gpu", "nic", "nvme") and rest.count(":") else near
+    try:
+        return parse_bdf(address)
+    except ParseError:
+        if kind in ("gpu", "nic", "nvme") and re.fullmatch(r"[\w.:/-]{1,64}", rest):
+            return f"{kind}:{int(rest)}" if rest.isdecimal() and len(rest) <= 6 else near
+    return lines.saw(
+        at,
+        "near",
+        near,
+        "gpu:INDEX, gpu:UUID (a GPU's or a MIG device's), nic:NAME, nvme:INDEX, nvme:NAME, node:N "
+        "or a PCI address",
+        "nodeagentctl topology show lists the devices",
+    )
+
+
+def _size(at: Place, key: str, text: str, expected: str, lines: Lines) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    size = int(float(found[1]) * _UNIT[found[2] or "B"]) if found is not None else -1
+    if not 0 <= size <= MAX_BYTES:
+        lines.saw(at, key, text, expected, _SIZES)
+    return size
+
+
+def _memory(at: Place, table: WorkloadTable, lines: Lines) -> tuple[int, str]:
+    """(bytes, launch or migrate)."""
+    told = table.memory
+    if told is None:
+        return 0, "launch"
+    if told == "migrate":
+        return 0, "migrate"
+    if isinstance(told, MemoryTable):
+        size = 0
+        if told.size is not None:
+            size = _size(at, "memory.size", told.size, "a size such as 64GiB", lines)
+        return size, told.move
+    return _size(at, "memory", told, 'a size such as 64GiB, or "migrate"', lines), "launch"
+
+
+def _hugepages(at: Place, told: dict[str, str] | None, lines: Lines) -> tuple[tuple[int, int], ...]:
+    found: dict[int, int] = {}
+    for page, much in (told or {}).items():
+        size = _size(at, "hugepages", page, "the size of a huge page, such as 2MiB or 1GiB", lines)
+        if size not in PAGES:
+            lines.saw(at, "hugepages", page, "the size of a huge page, such as 2MiB or 1GiB")
+        if size in found:
+            lines.fail(at, "hugepages", f"pages of {page} are told twice", "give each size once")
+        wanted = _size(at, "hugepages", much, "how much of it, such as 4GiB", lines)
+        if wanted == 0 or wanted % size:
+            lines.saw(
+                at,
+                "hugepages",
+                much,
+                f"a multiple of {page}",
+                f'"{page}" = "{max(1, -(-wanted // size)) * size >> 20}MiB"'
+                if size >= 1 << 20
+                else _SIZES,
+            )
+        found[size] = wanted
+    return tuple(sorted(found.items()))
