@@ -20,7 +20,10 @@ def test_an_interrupt_without_a_name_cites_its_own_file_only() -> None:
     assert f.verdict is Verdict.WARN
     assert f.message.endswith("isolated CPUs")
     paths = [e.path for e in f.evidence]
-    assert paths == ["/proc/irq/46/smp_affinity_list", "/sys/devices/system/cpu/isolated"]
+    assert paths == [
+        "/proc/irq/46/smp_affinity_list (from stdin)",
+        "/sys/devices/system/cpu/isolated (from stdin)",
+    ]
 
 
 def test_a_profile_alone_says_nothing_of_isolated_cpus() -> None:

@@ -73,7 +73,7 @@ def test_a_member_that_promises_more_than_there_is_ends(tmp_path: pathlib.Path) 
     head[148:156] = b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
     body = bytes(head) + tar_of(("proc/cmdline", b"ro"))
-    with pytest.raises(ReadError, match="within a member"):
+    with pytest.raises(ReadError, match=r"within a member|unexpected end of data"):
         opened(tmp_path, gzip.compress(body))
 
 
