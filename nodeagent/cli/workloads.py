@@ -102,6 +102,7 @@ def plan_here(
     """
     from nodeagent.cli.host import open_root, read_root
     from nodeagent.discover.procs import Processes
+    from nodeagent.place.facts import facts_of
     from nodeagent.place.held import observed
     from nodeagent.place.planner import plan
     from nodeagent.place.workloads import resolve
@@ -119,7 +120,8 @@ def plan_here(
         raise NodeagentError(f"no CPU of that machine is known: {why}", "give another --host")
     workloads = resolve(want.workloads, snapshot)
     now = observed(topology, workloads, processes)
-    return topology, plan(topology, workloads, processes, now, want.housekeeping), processes
+    placement = plan(topology, workloads, processes, now, want.housekeeping, facts_of(snapshot))
+    return topology, placement, processes
 
 
 def actor_socket(socket: str | None) -> Path:

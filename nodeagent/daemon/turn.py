@@ -18,6 +18,7 @@ from nodeagent.model.event import Event, Severity
 from nodeagent.model.finding import Verdict, worst
 from nodeagent.model.freeze import frozen
 from nodeagent.model.placement import Held
+from nodeagent.place.facts import facts_of
 from nodeagent.place.held import observed
 from nodeagent.place.match import claims
 from nodeagent.place.planner import plan
@@ -102,7 +103,8 @@ def _plan(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     current = (
         state.placement if state.planned_on else observed(topology, workloads, state.processes)
     )
-    placement = plan(topology, workloads, state.processes, current, seen.housekeeping)
+    facts = facts_of(state.snapshot)
+    placement = plan(topology, workloads, state.processes, current, seen.housekeeping, facts)
     was = {r.workload: r.reason for r in state.placement.refused}
     for refused in placement.refused:
         if was.get(refused.workload) != refused.reason:

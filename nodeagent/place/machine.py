@@ -1,5 +1,6 @@
-"""The machine as the planner sees it: housekeeping, sites (NUMA nodes with CPUs), bins of cores.
+"""The machine as the planner sees it: sites (NUMA nodes with CPUs) and the pieces of their cores.
 
+Inside the search a set of PUs is an int, bit N for CPU N; CpuSet stands at the boundary.
 Source of the words: NUMA node and SLIT distance as in ACPI; an L3 group is the set of PUs that
 share one last-level cache (a CCX of an EPYC, a tile or package elsewhere).
 """
@@ -7,30 +8,45 @@ share one last-level cache (a CCX of an EPYC, a tile or package elsewhere).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.topology import NodeKind, Topology
 
-SMALL_PUS = 6
-"""Below this many online PUs nothing is exclusive: one shared pool."""
-
-Core = tuple[int, ...]
-"""Free PUs of one core, ascending."""
+L3Pieces = tuple[tuple[int, int, tuple["Piece", ...]], ...]
+"""(L3 group, its PUs here, its pieces: large ones first, then by lowest PU), by lowest PU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """Free cores of one NUMA node and one L3 group, all isolated or all not.
+def mask_of(cpus: CpuSet) -> int:
+    """Bit N for CPU N."""
+    mask = 0
+    for cpu in cpus.ids:
+        mask |= 1 << cpu
+    return mask
 
-    `tainted` PUs have a sibling that does housekeeping.
+
+def cpus_of(mask: int) -> CpuSet:
+    """The inverse of mask_of."""
+    ids = []
+    while mask:
+        low = mask & -mask
+        ids.append(low.bit_length() - 1)
+        mask ^= low
+    return CpuSet.of(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """PUs of one core that may be given, all isolated or all not. `mask` = `core`: all of it.
+
+    `tainted`: a sibling does housekeeping.
     """
 
-    site: int
-    l3: CpuSet
+    mask: int
+    core: int
+    l3: int
     isolated: bool
-    cores: tuple[Core, ...]
-    tainted: frozenset[int]
+    tainted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +59,6 @@ class Site:
     node: int | None
     cpus: CpuSet
     mems: CpuSet
-    memory_bytes: int | None
     name: str
 
 
@@ -51,93 +66,103 @@ class Site:
 class Machine:
     """What the search works on."""
 
-    sites: tuple[Site, ...]
-    bins: tuple[Bin, ...]
-    housekeeping: CpuSet
     topology: Topology
+    housekeeping: CpuSet
+    sites: tuple[Site, ...]
+    pieces: tuple[tuple[Piece, ...], ...]
+    """By site, ascending."""
+    l3_groups: tuple[CpuSet, ...]
+    givable: int
+    """Every PU beside housekeeping's."""
+    pools: tuple[int, ...]
+    """By site: housekeeping CPUs that a shared pool may join; no load is balanced on isolated
+    ones."""
+    usual: tuple[int, ...]
+    """By site: givable PUs that are not isolated."""
+    isolates: bool
+    """Whether any PU that may be given is isolated."""
+    largest_core: int
+    """PUs of the largest core."""
+    known: dict[tuple[int, bool | None, int], L3Pieces] = field(default_factory=dict, compare=False)
+    """Answers of `usable`, kept."""
 
     def site_of(self, node: int) -> int | None:
         """Index of the site of that NUMA node."""
         return next((i for i, s in enumerate(self.sites) if s.node == node), None)
 
-    @property
-    def poolable(self) -> CpuSet:
-        """Housekeeping CPUs that a shared pool may join: no load is balanced on isolated ones."""
-        return self.housekeeping - self.topology.isolation.isolated
+    def sites_of(self, cpus: CpuSet) -> tuple[int, ...]:
+        """The sites that hold these CPUs."""
+        return tuple(i for i, s in enumerate(self.sites) if s.cpus & cpus)
 
-    @property
-    def l3_groups(self) -> tuple[CpuSet, ...]:
-        """The L3 groups of the machine."""
-        return tuple(dict.fromkeys(b.l3 for b in self.bins))
+    def usable(self, site: int, isolated: bool | None, allowed: int) -> L3Pieces:
+        """What a workload of that kind may get there, by L3 group; `isolated` None: either."""
+        key = (site, isolated, allowed)
+        found = self.known.get(key)
+        if found is None:
+            by: dict[int, list[Piece]] = {}
+            for p in self.pieces[site]:
+                mask = p.mask & allowed
+                if not mask or (isolated is not None and p.isolated is not isolated):
+                    continue
+                if mask != p.mask:
+                    p = Piece(mask, p.core, p.l3, p.isolated, p.tainted)
+                by.setdefault(p.l3, []).append(p)
+            # Large cores first: fewest are touched then. Sorting keeps the order otherwise.
+            found = tuple(
+                (l3, _union(ps), tuple(sorted(ps, key=lambda p: -p.mask.bit_count())))
+                for l3, ps in by.items()
+            )
+            self.known[key] = found
+        return found
 
 
-def housekeeping_of(topology: Topology, told: CpuSet | None) -> tuple[CpuSet, tuple[str, ...]]:
-    """The CPUs that stay with the system, never empty on a machine with an online CPU; and notes.
-
-    Unless told: the lowest core of each package that is not isolated and not the package's only
-    one. Below SMALL_PUS, or where that gives none, the lowest PU.
-    """
-    online = topology.online
-    notes: list[str] = []
-    if told is not None:
-        inside = told & online
-        if inside:
-            if inside != told:
-                notes.append(
-                    f"housekeeping {told} names CPUs that are not online: {told - online}; "
-                    f"{inside} is used"
-                )
-            return inside, tuple(notes)
-        notes.append(
-            f"housekeeping {str(told) or '(empty)'} names no online CPU; the default is used"
-        )
-    isolated = topology.isolation.isolated
-    usual = online - isolated or online
-    if len(online) < SMALL_PUS:
-        return CpuSet.of(sorted(usual.ids)[:1]), tuple(notes)
-    chosen: set[int] = set()
-    for package in topology.packages:
-        mine = [c for c in topology.cores if c <= package.cpus]
-        free = [c for c in mine if not c & isolated]
-        if len(mine) > 1 and free:
-            chosen |= free[0].ids
-    if not chosen:
-        first = next((c for c in topology.cores if c <= usual), None)
-        whole = first if first is not None and first < online else CpuSet.of(list(usual)[:1])
-        chosen |= whole.ids
-    return CpuSet.of(chosen), tuple(notes)
+def _union(pieces: Iterable[Piece]) -> int:
+    mask = 0
+    for p in pieces:
+        mask |= p.mask
+    return mask
 
 
 def machine_of(topology: Topology, housekeeping: CpuSet) -> Machine:
-    """Sites and bins of a topology. Nodes without CPUs, and GPU memory, are no sites."""
+    """Sites and pieces of a topology. Nodes without CPUs, and GPU memory, are no sites."""
     sites = _sites(topology)
     isolated = topology.isolation.isolated
-    core_of = dict(topology.smt_siblings)
+    core_of = {cpu: mask_of(core) for cpu, core in topology.smt_siblings}
     l3_of: dict[int, CpuSet] = {}
     for cache in topology.caches:
         if cache.level == 3:
-            l3_of.update((cpu, cache.cpus) for cpu in cache.cpus.ids)
-    bins: list[Bin] = []
-    for index, site in enumerate(sites):
-        groups: dict[tuple[CpuSet, bool], dict[CpuSet, list[int]]] = {}
+            l3_of.update(dict.fromkeys(cache.cpus.ids, cache.cpus))
+    system = mask_of(housekeeping)
+    groups: dict[CpuSet, int] = {}
+    pieces: list[tuple[Piece, ...]] = []
+    for site in sites:
+        found: dict[tuple[int, int, bool], int] = {}
+        at: dict[int, int] = {}
         for cpu in site.cpus - housekeeping:
-            core = core_of.get(cpu, CpuSet.of([cpu]))
-            key = (l3_of.get(cpu, site.cpus), cpu in isolated)
-            groups.setdefault(key, {}).setdefault(core, []).append(cpu)
-        for (l3, alone), cores in groups.items():
-            bins.append(
-                Bin(
-                    site=index,
-                    l3=l3 & site.cpus,
-                    isolated=alone,
-                    cores=tuple(tuple(pus) for pus in cores.values()),
-                    tainted=frozenset(
-                        cpu for core, pus in cores.items() if core & housekeeping for cpu in pus
-                    ),
-                )
+            if cpu not in at:
+                shared = l3_of.get(cpu, site.cpus) & site.cpus
+                at.update(dict.fromkeys(shared.ids, groups.setdefault(shared, len(groups))))
+            key = (core_of.get(cpu, 1 << cpu), at[cpu], cpu in isolated)
+            found[key] = found.get(key, 0) | 1 << cpu
+        pieces.append(
+            tuple(
+                Piece(mask, core, l3, alone, bool(core & system))
+                for (core, l3, alone), mask in sorted(found.items(), key=lambda kv: kv[1] & -kv[1])
             )
-    bins.sort(key=lambda b: (b.site, min(b.cores)[0]))
-    return Machine(sites=sites, bins=tuple(bins), housekeeping=housekeeping, topology=topology)
+        )
+    pool = housekeeping - isolated
+    return Machine(
+        topology=topology,
+        housekeeping=housekeeping,
+        sites=sites,
+        pieces=tuple(pieces),
+        l3_groups=tuple(groups),
+        givable=mask_of(topology.online - housekeeping),
+        pools=tuple(mask_of(s.cpus & pool) for s in sites),
+        usual=tuple(_union(p for p in ps if not p.isolated) for ps in pieces),
+        isolates=any(p.isolated for ps in pieces for p in ps),
+        largest_core=max((len(c) for _, c in topology.smt_siblings), default=1),
+    )
 
 
 def _sites(topology: Topology) -> tuple[Site, ...]:
@@ -149,41 +174,47 @@ def _sites(topology: Topology) -> tuple[Site, ...]:
         if not cpus or node.kind in (NodeKind.MEMORY, NodeKind.GPU_MEMORY, NodeKind.EMPTY):
             continue
         seen |= cpus.ids
-        mems, size = memory_near(topology, node.id)
-        sites.append(
-            Site(node=node.id, cpus=cpus, mems=mems, memory_bytes=size, name=f"node {node.id}")
-        )
+        mems = memory_near(topology, node.id)
+        sites.append(Site(node=node.id, cpus=cpus, mems=mems, name=f"node {node.id}"))
     rest = topology.online - CpuSet.of(seen)
     if rest and not sites:
-        sites.append(
-            Site(node=None, cpus=rest, mems=CpuSet(), memory_bytes=None, name="this machine")
-        )
+        sites.append(Site(node=None, cpus=rest, mems=CpuSet(), name="this machine"))
     return tuple(sites)
 
 
-def memory_near(topology: Topology, node_id: int) -> tuple[CpuSet, int | None]:
-    """The node itself if it has host memory, else the nearest that has; and its bytes."""
+def memory_near(topology: Topology, node_id: int) -> CpuSet:
+    """The node itself if it has host memory, else the nearest that has; empty: none has."""
     node = topology.node(node_id)
     if node is None or node.kind is NodeKind.CPU_MEMORY:
-        size = node.memory_bytes if node is not None else None
-        return CpuSet.of([node_id]), size
+        return CpuSet.of([node_id])
     distance = dict(node.distances)
     host = [n for n in topology.nodes if n.kind in (NodeKind.CPU_MEMORY, NodeKind.MEMORY)]
-    if not host:
-        return CpuSet(), None
     best = min(
         host,
         key=lambda n: (distance.get(n.id, 255), n.kind is NodeKind.MEMORY, n.id),
-    )
-    return CpuSet.of([best.id]), best.memory_bytes
-
-
-def nearest_site(topology: Topology, sites: Iterable[Site], node_id: int) -> Site | None:
-    """The site nearest to a node without CPUs, by distance, then number."""
-    node = topology.node(node_id)
-    distance = dict(node.distances) if node is not None else {}
-    return min(
-        (s for s in sites if s.node is not None),
-        key=lambda s: (distance.get(s.node if s.node is not None else -1, 255), s.node),
         default=None,
     )
+    return CpuSet.of([best.id] if best is not None else ())
+
+
+def nearest_sites(topology: Topology, sites: tuple[Site, ...], node_id: int) -> tuple[int, ...]:
+    """The sites nearest to a node without CPUs: all that share the least distance.
+
+    Where the firmware tells no distance from it, its own answers the other way round; where
+    neither, the lowest site.
+    """
+    node = topology.node(node_id)
+    out = dict(node.distances) if node is not None else {}
+    far: dict[int, int] = {}
+    for i, site in enumerate(sites):
+        if site.node is None:
+            continue
+        mine = topology.node(site.node)
+        back = dict(mine.distances).get(node_id) if mine is not None else None
+        said = out.get(site.node, back)
+        if said is not None:
+            far[i] = said
+    if not far:
+        return (0,) if sites else ()
+    least = min(far.values())
+    return tuple(i for i, d in far.items() if d == least)

@@ -1,27 +1,34 @@
-"""Who gets which PUs: depth-first over workloads, best first, exact on small machines.
+"""Which group goes to which site, and who gets which PUs: exact where it is small.
 
-The cost of an assignment, in order: workloads left out, workloads moved, L3 groups split, cores
-touched. The first descent is greedy (best fit); on small inputs the search then goes on until the
-cost cannot be beaten or SEARCH_STEPS are spent, so its answer is never worse than the greedy one.
+The cost of an answer, in order: workloads left out, workloads moved (those that had a place and
+have none are moved too), L3 groups split, cores touched. The first answer is greedy, hardest first,
+those who have a place before newcomers. Up to SMALL_GROUPS and SMALL_PUS_EXACT every way of dealing
+the groups to the sites is then compared, each site packed as cheaply as it can be (pack.py), until
+BUDGET choices are spent. On larger machines who is left out gets the room of one other that finds
+another place. At equal cost, pools leave housekeeping alone, memory and PUs are spread over the
+nodes, and workloads that are not of one unit keep out of each other's L3 group.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Sharing, Workload
-from nodeagent.place.machine import Core, Machine
+from nodeagent.place.machine import Machine, Piece
+from nodeagent.place.pack import Budget, Given, cost_of, greedy, least, pack
+from nodeagent.place.room import Item, Taken, chosen, pool_at, pool_holds
 
-SEARCH_STEPS = 6_000
-"""Bound on placements tried beyond the greedy answer."""
-SMALL_WORKLOADS = 8
-SMALL_MACHINE_PUS = 64
+BUDGET = 20_000
+"""Choices tried beyond the greedy answer."""
+SMALL_GROUPS = 8
+SMALL_PUS_EXACT = 64
+MAX_EVICTED = 32
+"""Others that are asked to go elsewhere for one that is left out."""
+ROUNDS = 3
 
-Given = dict[str, tuple[int, ...]]
-"""Workload -> the PUs it gets (those of a shared one are the pool's, and not here)."""
+Cost = tuple[int, int, int, int]
+Resource = tuple[str, int, int]
+"""(memory or hugepages, NUMA node, page size): an amount that is promised once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,434 +36,476 @@ class Group:
     """Workloads that stand or fall together: a unit, or one alone. `sites` in order of choice."""
 
     name: str
-    members: tuple[Workload, ...]
+    items: tuple[Item, ...]
     sites: tuple[int, ...]
-    current: dict[str, tuple[int, ...]]
-    """Where members are now, when that still satisfies every hard constraint."""
-    current_site: int | None
+    demand: Mapping[int, Mapping[Resource, int]]
+    """By site: what it takes of what."""
+    memory_bytes: int = 0
 
-
-@dataclass(slots=True)
-class Room:
-    """What is still free. One mutable value, changed and changed back by the search."""
-
-    cores: list[tuple[Core, ...]]
-    pool_need: list[int]
-    """PUs that the shared workloads of a site need, by site."""
-    housekeeping: list[int]
-    memory: list[int | None]
+    @property
+    def placed_now(self) -> int:
+        """How many of its workloads have a place now."""
+        return sum(i.now_site is not None for i in self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """An answer: PUs of each exclusive workload, the site of each group, those left out."""
+class Answer:
+    """The site of each group that has one, and what its workloads get."""
 
-    given: Given = field(default_factory=dict)
-    sites: dict[str, int] = field(default_factory=dict)
-    out: frozenset[str] = frozenset()
-    cost: tuple[int, int, int, int] = (0, 0, 0, 0)
+    sites: Mapping[str, int]
+    given: Mapping[str, Given]
+    out: frozenset[str]
+    """Groups left out."""
+    cost: Cost
+    proven: bool
+    """No answer costs less."""
 
-
-def room_of(machine: Machine) -> Room:
-    """The empty machine."""
-    return Room(
-        cores=[b.cores for b in machine.bins],
-        pool_need=[0] * len(machine.sites),
-        housekeeping=[len(s.cpus & machine.poolable) for s in machine.sites],
-        memory=[s.memory_bytes for s in machine.sites],
-    )
+    def taken(self) -> dict[str, Taken]:
+        """By workload."""
+        return {item.name: taken for given in self.given.values() for item, taken in given}
 
 
-def assign(machine: Machine, groups: Sequence[Group]) -> Assignment:
-    """The best assignment found; deterministic. Groups are tried in the order given."""
-    return _Search(machine, groups).run()
+def assign(machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]) -> Answer:
+    """The best answer found; deterministic, and asked again with itself as what is now the case it
+    answers the same."""
+    if not _is_small(machine, groups):
+        return _large(machine, groups, room)
+    answer = _small(machine, groups, room)
+    for _ in range(ROUNDS):
+        if answer.proven or not answer.out:
+            break
+        again = _small(machine, [_where(g, answer) for g in groups], room)
+        if len(again.out) >= len(answer.out):
+            break
+        answer = _again(groups, again)
+    return answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    pus: tuple[int, ...]
-    """What the workload gets."""
-    changes: tuple[tuple[int, tuple[Core, ...]], ...]
-    """(bin, its cores afterwards)."""
-    splits: int
-    cores: int
-    moved: int = 0
-
-
-_Undo = list[tuple[int, tuple[Core, ...]]]
-"""(bin, its cores before); (-1 - PUs needed before, ()) for the site's pool."""
-
-
-def _by_size(members: Sequence[Workload]) -> list[Workload]:
-    """Fixed PUs, then whole cores, then large before small, then by name; shared ones last."""
-    return sorted(
-        members,
-        key=lambda w: (
-            w.sharing is Sharing.SHARED,
-            w.cpu_list is None,
-            w.smt == "any",
-            -w.cpus,
-            w.name,
+def _where(group: Group, answer: Answer) -> Group:
+    """As if the answer were the case."""
+    site = answer.sites.get(group.name)
+    taken = {item.name: t for item, t in answer.given.get(group.name, ())}
+    return replace(
+        group,
+        items=tuple(
+            replace(i, now=taken[i.name].pus, now_site=site)
+            if site is not None
+            else replace(i, now=0, now_site=None)
+            for i in group.items
         ),
     )
 
 
+def _again(groups: Sequence[Group], answer: Answer) -> Answer:
+    """The answer with its cost counted from where the groups are really."""
+    given: dict[str, Given] = {}
+    for g in groups:
+        if g.name in answer.given:
+            items = {i.name: i for i in g.items}
+            site = answer.sites[g.name]
+            given[g.name] = tuple(
+                (i, replace(t, moved=int(i.now_site is not None and not _stays(i, t, site))))
+                for old, t in answer.given[g.name]
+                for i in [items[old.name]]
+            )
+    return replace(answer, given=given, cost=_cost(groups, given))
+
+
+def _stays(item: Item, taken: Taken, site: int) -> bool:
+    return item.now_site == site and (item.shared or item.now == taken.pus)
+
+
+def _cost(groups: Sequence[Group], given: Mapping[str, Given]) -> Cost:
+    out = sum(len(g.items) for g in groups if g.name not in given)
+    evicted = sum(g.placed_now for g in groups if g.name not in given)
+    costs = [cost_of(x) for x in given.values()]
+    return (
+        out,
+        evicted + sum(c[0] for c in costs),
+        sum(c[1] for c in costs),
+        sum(c[2] for c in costs),
+    )
+
+
+def _small(machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]) -> Answer:
+    search = _greedy(machine, groups, room)
+    answer = search.answer()
+    if answer.cost <= search.bound():
+        answer = replace(answer, proven=True)
+    else:
+        exact = _exact(machine, groups, room)
+        if exact is not None and (exact.proven or exact.cost < answer.cost):
+            answer = exact
+            search = _Search(machine, groups, room)
+            for g in groups:
+                if g.name in answer.sites:
+                    search.put(g, answer.sites[g.name], answer.given[g.name])
+    search.apart()
+    return replace(answer, given=dict(search.given))
+
+
+def _greedy(machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]) -> _Search:
+    """Those who have a place first, then the hardest first."""
+    search = _Search(machine, groups, room)
+    for g in sorted(search.hard, key=lambda g: not g.placed_now):
+        search.place(g)
+    return search
+
+
+def _large(machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]) -> Answer:
+    search = _greedy(machine, groups, room)
+    search.settle()
+    answer = search.answer()
+    if answer.out and any(g.placed_now for g in groups):
+        # Keeping everybody where they are leaves someone out: see whether moving helps.
+        bare = [
+            replace(g, items=tuple(replace(i, now=0, now_site=None) for i in g.items))
+            for g in groups
+        ]
+        other = _greedy(machine, bare, room)
+        other.settle()
+        moved = _again(groups, other.answer())
+        if moved.cost[0] < answer.cost[0]:
+            return moved
+    return answer
+
+
+def _is_small(machine: Machine, groups: Sequence[Group]) -> bool:
+    """Beyond this the budget would be spent in vain."""
+    mems = [s.mems for s in machine.sites]
+    return (
+        len(groups) <= SMALL_GROUPS
+        and sum(len(g.items) for g in groups) <= SMALL_GROUPS
+        and len(machine.topology.online) <= SMALL_PUS_EXACT
+        and len(set(mems)) == len(mems)
+    )
+
+
+def _difficulty(group: Group) -> tuple[bool, bool, bool, int, str]:
+    """Fixed to a node first, exclusive before shared, cores before PUs, large before small."""
+    return (
+        len(group.sites) > 1,
+        all(i.shared for i in group.items),
+        all(i.workload.smt == "any" for i in group.items),
+        -sum(i.workload.cpus for i in group.items if not i.shared),
+        group.name,
+    )
+
+
 class _Search:
-    def __init__(self, machine: Machine, groups: Sequence[Group]) -> None:
-        self.machine = machine
-        self.groups = list(groups)
-        self.room = room_of(machine)
-        self.steps = 0
-        self.best: Assignment | None = None
-        # Beyond this the recursion would be deep and the steps spent in vain.
-        self.exact = (
-            sum(len(g.members) for g in self.groups) <= SMALL_WORKLOADS
-            and len(machine.topology.online) <= SMALL_MACHINE_PUS
-        )
-        self.bins_at: dict[tuple[int, bool], list[int]] = {}
-        for i, b in enumerate(machine.bins):
-            self.bins_at.setdefault((b.site, b.isolated), []).append(i)
-        self.core_size = {cpu: len(core) for core in machine.topology.cores for cpu in core.ids}
-        self.isolates = any(b.isolated for b in machine.bins)
-        self.given: Given = {}
+    """What is placed so far, and the room that is left."""
+
+    def __init__(
+        self, machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]
+    ) -> None:
+        self.machine, self.groups = machine, groups
+        self.by_name = {g.name: g for g in groups}
+        self.hard = sorted(groups, key=_difficulty)
+        self.site_masks = [_mask(ps) for ps in machine.pieces]
+        self.free = machine.givable
+        self.left = dict(room)
         self.sites: dict[str, int] = {}
-        self.out: set[str] = set()
-        self.cost = [0, 0, 0, 0]
+        self.given: dict[str, Given] = {}
+        self.pooled: list[list[Item]] = [[] for _ in machine.sites]
+        self.promised = [0] * len(machine.sites)
+        self.used = [0] * len(machine.sites)
 
-    def run(self) -> Assignment:
-        self._greedy()
-        assert self.best is not None
-        if self.exact and any(self.best.cost[:3]):
-            self.room = room_of(self.machine)
-            self._reset()
-            self._group(0)
-        return self.best
-
-    def _reset(self) -> None:
-        self.given, self.sites, self.out, self.cost = {}, {}, set(), [0, 0, 0, 0]
-
-    def _keep_best(self) -> None:
-        self.best = Assignment(
-            given=dict(self.given),
+    def answer(self) -> Answer:
+        """As it stands."""
+        return Answer(
             sites=dict(self.sites),
-            out=frozenset(self.out),
-            cost=(self.cost[0], self.cost[1], self.cost[2], self.cost[3]),
+            given=dict(self.given),
+            out=frozenset(g.name for g in self.groups if g.name not in self.sites),
+            cost=_cost(self.groups, self.given),
+            proven=False,
         )
 
-    def _greedy(self) -> None:
-        self._reset()
-        for group in self.groups:
-            site = next((s for s in group.sites if self._whole_group(group, s)), None)
-            if site is None:
-                self.out.update(w.name for w in group.members)
-                self.cost[0] += len(group.members)
-            else:
-                self.sites[group.name] = site
-        self._keep_best()
+    def bound(self) -> Cost:
+        """No answer costs less."""
+        moved = splits = cores = 0
+        for g in self.groups:
+            for item in g.items:
+                each = [least(self.machine, s, item) for s in g.sites]
+                moved += min((c[0] for c in each), default=0)
+                splits += min((c[1] for c in each), default=0)
+                cores += min((c[2] for c in each), default=0)
+        return (0, moved, splits, cores)
 
-    def _whole_group(self, group: Group, site: int) -> bool:
-        """Every member by its best choice, or nothing."""
-        done: list[tuple[_Undo, Workload, _Choice]] = []
-        for member in _by_size(group.members):
-            choice = next(iter(self.options(member, group, site)), None)
-            if choice is None:
-                for undo, placed, _ in reversed(done):
-                    self.give_back(undo, site, placed)
-                    self.given.pop(placed.name)
-                return False
-            done.append((self.take(choice, site, member), member, choice))
-            self.given[member.name] = choice.pus
-        for _, _, choice in done:
-            self._count(choice, 1)
+    def fits(self, group: Group, site: int) -> bool:
+        """Whether what it takes of memory is there."""
+        return all(self.left.get(k, n) >= n for k, n in group.demand[site].items())
+
+    def try_at(self, group: Group, site: int) -> tuple[Given, int] | None:
+        """What its workloads would get there, and what is free then."""
+        if not self.fits(group, site):
+            return None
+        return greedy(self.machine, site, group.items, self.free, self.pooled[site])
+
+    def place(self, group: Group) -> bool:
+        """At the site where it costs least; at equal cost where most is left."""
+        best: tuple[tuple[int, ...], int, Given] | None = None
+        for rank, site in enumerate(group.sites):
+            found = self.try_at(group, site)
+            if found is None:
+                continue
+            if len(group.sites) == 1:
+                best = ((), site, found[0])
+                break
+            pooled = [*self.pooled[site], *(i for i in group.items if i.shared)]
+            joined = int(bool(pooled) and pool_at(self.machine, site, pooled, found[1])[1])
+            memory = self.promised[site] if group.memory_bytes else 0
+            used = self.used[site] - self._size(site, group)
+            key = (*cost_of(found[0]), joined, memory, used, rank)
+            if best is None or key < best[0]:
+                best = (key, site, found[0])
+        if best is None:
+            return False
+        self.put(group, best[1], best[2])
         return True
 
-    def _count(self, choice: _Choice, sign: int) -> None:
-        self.cost[1] += sign * choice.moved
-        self.cost[2] += sign * choice.splits
-        self.cost[3] += sign * choice.cores
+    def _size(self, site: int, group: Group) -> int:
+        """PUs of a site that could go to such workloads."""
+        item = next((i for i in group.items if not i.shared), group.items[0])
+        groups = self.machine.usable(site, item.isolated, item.allowed)
+        return sum(g[1].bit_count() for g in groups)
 
-    # The exact search: one group after the other, one member after the other.
+    def put(self, group: Group, site: int, given: Given) -> None:
+        """Takes the room."""
+        self.sites[group.name] = site
+        self.given[group.name] = given
+        for item, taken in given:
+            self.free &= ~taken.gone
+            self.used[site] += _uses(item, taken)
+            if item.shared:
+                self.pooled[site].append(item)
+        for key, amount in group.demand[site].items():
+            if key in self.left:
+                self.left[key] -= amount
+        self.promised[site] += group.memory_bytes
 
-    def _group(self, index: int) -> bool:
-        """True: stop, the answer cannot be beaten or the steps are spent."""
-        assert self.best is not None
-        if tuple(self.cost) >= self.best.cost:
-            return False
-        if index == len(self.groups):
-            self._keep_best()
-            return not any(self.cost[:3])
-        group = self.groups[index]
-        members = _by_size(group.members)
-        for site in group.sites:
-            self.sites[group.name] = site
-            stop = self._member(index, members, 0, site)
-            del self.sites[group.name]
-            if stop:
-                return True
-        self.out.update(w.name for w in members)
-        self.cost[0] += len(members)
-        stop = self._group(index + 1)
-        self.cost[0] -= len(members)
-        self.out.difference_update(w.name for w in members)
-        return stop
+    def take_away(self, group: Group) -> tuple[int, Given]:
+        """Gives the room back."""
+        site, given = self.sites.pop(group.name), self.given.pop(group.name)
+        for item, taken in given:
+            self.free |= taken.gone
+            self.used[site] -= _uses(item, taken)
+            if item.shared:
+                self.pooled[site].remove(item)
+        for key, amount in group.demand[site].items():
+            if key in self.left:
+                self.left[key] += amount
+        self.promised[site] -= group.memory_bytes
+        return site, given
 
-    def _member(self, index: int, members: list[Workload], at: int, site: int) -> bool:
-        if at == len(members):
-            return self._group(index + 1)
-        member = members[at]
-        for choice in self.options(member, self.groups[index], site):
-            self.steps += 1
-            if self.steps > SEARCH_STEPS:
-                return True
-            undo = self.take(choice, site, member)
-            self.given[member.name] = choice.pus
-            self._count(choice, 1)
-            stop = self._member(index, members, at + 1, site)
-            self._count(choice, -1)
-            del self.given[member.name]
-            self.give_back(undo, site, member)
-            if stop:
-                return True
+    def settle(self) -> None:
+        """Room for those left out, and L3 groups of their own, until neither changes anything."""
+        self.make_room()
+        while self.apart() and self.make_room():
+            pass
+
+    def make_room(self) -> bool:
+        """For each that is left out: one other goes elsewhere, if both find a place then."""
+        some = False
+        again = True
+        while again:
+            again = False
+            for g in self.hard:
+                if g.name not in self.sites and (self.place(g) or self._evict_for(g)):
+                    some = again = True
+        return some
+
+    def _evict_for(self, group: Group) -> bool:
+        for other in self._could_go(group)[:MAX_EVICTED]:
+            site, given = self.take_away(other)
+            if self.place(group):
+                if self.place(other):
+                    return True
+                self.take_away(group)
+            self.put(other, site, given)
         return False
 
-    def take(self, choice: _Choice, site: int, member: Workload) -> _Undo:
-        """Changes the room; `give_back` with the answer changes it back."""
-        undo: _Undo = [(i, self.room.cores[i]) for i, _ in choice.changes]
-        for i, cores in choice.changes:
-            self.room.cores[i] = cores
-        left = self.room.memory[site]
-        if left is not None:
-            self.room.memory[site] = left - member.memory_bytes
-        if member.sharing is Sharing.SHARED:
-            undo.append((-1 - self.room.pool_need[site], ()))
-            self.room.pool_need[site] = max(self.room.pool_need[site], member.cpus)
-        return undo
-
-    def give_back(self, undo: _Undo, site: int, member: Workload) -> None:
-        """The room as before that `take`."""
-        left = self.room.memory[site]
-        if left is not None:
-            self.room.memory[site] = left + member.memory_bytes
-        for i, cores in undo:
-            if i < 0:
-                self.room.pool_need[site] = -1 - i
-            else:
-                self.room.cores[i] = cores
-
-    # What a workload could get on a site.
-
-    def pool_pus(self, site: int) -> int:
-        """PUs that a shared pool of the site could have now, housekeeping included."""
-        return self.room.housekeeping[site] + sum(
-            len(core) for i in self.bins_at.get((site, False), ()) for core in self.room.cores[i]
-        )
-
-    def options(self, member: Workload, group: Group, site: int) -> Iterator[_Choice]:
-        """Choices that satisfy every hard constraint, best first."""
-        left = self.room.memory[site]
-        if left is not None and member.memory_bytes > left:
-            return
-        now = group.current.get(member.name)
-        has_now = member.name in group.current
-        if member.sharing is Sharing.SHARED:
-            if self.pool_pus(site) >= max(member.cpus, self.room.pool_need[site]):
-                moved = int(group.current_site is not None and group.current_site != site)
-                yield _Choice((), (), 0, 0, moved if has_now else 0)
-            return
-        first: _Choice | None = None
-        fixed = tuple(member.cpu_list) if member.cpu_list is not None else now
-        if fixed is not None:
-            first = self._exactly(member, site, fixed)
-            if first is not None and self._leaves_pool(first, site):
-                yield first
-            else:
-                first = None
-            if member.cpu_list is not None:
-                return
-        for choice in self._chosen(member, site):
-            if first is not None and choice.pus == first.pus:
+    def _could_go(self, group: Group) -> list[Group]:
+        """Who may give way, small ones first: as far as counting PUs tells, both would fit."""
+        need = _need(group)
+        found = []
+        for name, site in self.sites.items():
+            other = self.by_name[name]
+            if site not in group.sites or all(i.fixed for i in other.items):
                 continue
-            if self._leaves_pool(choice, site):
-                if has_now:
-                    choice = _Choice(choice.pus, choice.changes, choice.splits, choice.cores, 1)
-                yield choice
-
-    def _leaves_pool(self, choice: _Choice, site: int) -> bool:
-        need = self.room.pool_need[site]
-        if need == 0:
-            return True
-        lost = sum(
-            sum(map(len, self.room.cores[i])) - sum(map(len, cores))
-            for i, cores in choice.changes
-            if not self.machine.bins[i].isolated
-        )
-        return self.pool_pus(site) - lost >= need
-
-    def wants_isolated(self, member: Workload) -> bool:
-        """Isolated CPUs where wanted and where this machine isolates any."""
-        return member.isolated and self.isolates
-
-    def _exactly(self, member: Workload, site: int, pus: tuple[int, ...]) -> _Choice | None:
-        """These PUs, when free; with one-per-core the siblings go too."""
-        wanted = set(pus)
-        changes: list[tuple[int, tuple[Core, ...]]] = []
-        splits = touched = 0
-        any_class = member.cpu_list is not None
-        for isolated in (False, True):
-            if not any_class and isolated != self.wants_isolated(member):
+            gone = sum(t.gone.bit_count() for _, t in self.given[name])
+            here = self._loose(site) + gone - need
+            if here < 0:
                 continue
-            for i in self.bins_at.get((site, isolated), ()):
-                kept: list[Core] = []
-                hit = 0
-                for core in self.room.cores[i]:
-                    mine = wanted.intersection(core)
-                    if not mine:
-                        kept.append(core)
-                        continue
-                    hit += 1
-                    wanted -= mine
-                    rest = tuple(cpu for cpu in core if cpu not in mine)
-                    full = len(core) == self.core_size[core[0]]
-                    if member.smt != "any" and not full:
-                        return None
-                    if member.smt == "whole-core" and rest:
-                        return None
-                    if rest and member.smt == "any":
-                        kept.append(rest)
-                if hit:
-                    changes.append((i, tuple(kept)))
-                    splits += 1
-                    touched += hit
-        if wanted:
-            return None
-        return _Choice(pus, tuple(changes), splits - 1, touched)
+            theirs = _need(other)
+            if any((here if s == site else self._loose(s)) >= theirs for s in other.sites):
+                found.append(other)
+        return sorted(found, key=lambda g: (sum(i.workload.cpus for i in g.items), g.name))
 
-    def _chosen(self, member: Workload, site: int) -> Iterator[_Choice]:
-        where = self.bins_at.get((site, self.wants_isolated(member)), [])
-        capacity = [(self._capacity(member, i), i) for i in where]
-        need = member.cpus
-        single = sorted((c, i) for c, i in capacity if c >= need)
-        seen: set[tuple[tuple[int, int], ...]] = set()
-        for _, i in single:
-            shape = tuple((len(core), self.core_size[core[0]]) for core in self.room.cores[i])
-            if self.exact:
-                # Two L3 groups of one shape are the same choice: the lower one stands for both.
-                if shape in seen:
+    def _loose(self, site: int) -> int:
+        """PUs of any kind that are free there."""
+        return (self.free & self.site_masks[site]).bit_count()
+
+    # L3 groups of one's own.
+
+    def apart(self) -> bool:
+        """Newly placed workloads go, at the same cost, where fewest strangers share their L3."""
+        changed = False
+        for g in self.hard:
+            if g.name in self.sites:
+                changed |= self._apart(g)
+        return changed
+
+    def _apart(self, group: Group) -> bool:
+        site = self.sites[group.name]
+        given = dict(self.given[group.name])
+        changed = False
+        for item in [i for i, _ in self.given[group.name]]:
+            was = given[item]
+            if item.shared or item.fixed or was.splits or _stays(item, was, site):
+                continue
+            here = self.free | was.gone
+            own = _gone(given) & ~was.gone
+            strangers = self.machine.givable & ~here & ~own
+            best, crowd = was, self._crowd(site, was, strangers, own)
+            for other in chosen(self.machine, site, item, here):
+                there = self._crowd(site, other, strangers, own)
+                if (other.splits, other.cores) > (0, was.cores) or there >= crowd:
                     continue
-                seen.add(shape)
-            choice = self._from(member, (i,), need)
-            if choice is not None:
-                yield choice
-        if single:
-            return
-        large_first = sorted(capacity, key=lambda c: (-c[0], c[1]))
-        sums = itertools.accumulate(c for c, _ in large_first)
-        count = next((n for n, total in enumerate(sums, 1) if total >= need), None)
-        if count is None:
-            return
-        combos: Iterator[tuple[tuple[int, int], ...]] = iter([tuple(large_first[:count])])
-        if self.exact:
-            combos = itertools.combinations(large_first, count)
-        for combo in itertools.islice(combos, 64):
-            if sum(c for c, _ in combo) >= need:
-                choice = self._from(member, tuple(i for _, i in combo), need)
-                if choice is not None:
-                    yield choice
+                if pool_holds(self.machine, site, self.pooled[site], here & ~other.gone):
+                    best, crowd = replace(other, moved=was.moved), there
+            if best is not was:
+                given[item] = best
+                self.free = here & ~best.gone
+                changed = True
+        if changed:
+            self.given[group.name] = tuple(given.items())
+        return changed
 
-    def _capacity(self, member: Workload, i: int) -> int:
-        """PUs (one-per-core: cores) that a bin could give this workload."""
-        cores = self.room.cores[i]
-        if member.smt == "any":
-            return sum(map(len, cores))
-        full = [len(c) for c in cores if len(c) == self.core_size[c[0]]]
-        return sum(full) if member.smt == "whole-core" else len(full)
+    def _crowd(self, site: int, taken: Taken, strangers: int, own: int) -> tuple[int, int]:
+        """(PUs of strangers in the L3 group of a choice, minus those of its own unit)."""
+        around = next(g[1] for g in self.machine.usable(site, None, -1) if g[1] & taken.pus)
+        return ((around & strangers).bit_count(), -(around & own).bit_count())
 
-    def _from(self, member: Workload, where: tuple[int, ...], need: int) -> _Choice | None:
-        got: list[int] = []
-        changes: list[tuple[int, tuple[Core, ...]]] = []
-        touched = 0
-        for i in where:
-            left = need - len(got)
-            if left <= 0:
-                break
-            take = self._pick(member, i, left)
-            cores: list[Core] = []
-            for core in self.room.cores[i]:
-                mine = take.get(core)
-                if mine is None:
-                    cores.append(core)
+
+def _mask(pieces: Sequence[Piece]) -> int:
+    mask = 0
+    for p in pieces:
+        mask |= p.mask
+    return mask
+
+
+def _need(group: Group) -> int:
+    """PUs of its own that a group needs at least."""
+    return sum(i.workload.cpus for i in group.items if not i.shared)
+
+
+def _gone(given: Mapping[Item, Taken]) -> int:
+    mask = 0
+    for taken in given.values():
+        mask |= taken.gone
+    return mask
+
+
+def _uses(item: Item, taken: Taken) -> int:
+    """PUs that a workload keeps busy: those of a pool count too."""
+    return item.workload.cpus if item.shared else taken.gone.bit_count()
+
+
+# Every way of dealing the groups to the sites.
+
+SiteCost = tuple[int, int, int, int, int]
+"""(moved, splits, cores, whether a pool takes in housekeeping, memory and PUs squared)."""
+
+
+def _exact(
+    machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]
+) -> Answer | None:
+    """None: not even one answer within the budget."""
+    budget = Budget(BUDGET)
+    everything = (1 << len(groups)) - 1
+    best: dict[int, tuple[tuple[int, ...], tuple[tuple[int, int, Given], ...]]] = {
+        0: ((0,) * 5, ())
+    }
+    proven = True
+    for site in range(len(machine.sites)):
+        packed, sure = _at_site(machine, site, groups, room, budget)
+        proven &= sure
+        grown = dict(best)
+        for have, (cost, parts) in best.items():
+            for more, (extra, packing) in packed.items():
+                if have & more:
                     continue
-                touched += 1
-                got.extend(mine)
-                if member.smt == "any" and len(mine) < len(core):
-                    cores.append(tuple(cpu for cpu in core if cpu not in mine))
-            changes.append((i, tuple(cores)))
-        if len(got) < need:
-            return None
-        return _Choice(tuple(sorted(got)), tuple(changes), len(changes) - 1, touched)
+                both = have | more
+                total = tuple(a + b for a, b in zip(cost, extra, strict=True))
+                if both not in grown or total < grown[both][0]:
+                    grown[both] = (total, (*parts, (site, more, packing)))
+        best = grown
+    if budget.left < 0:
+        proven = False
 
-    def _pick(self, member: Workload, i: int, need: int) -> dict[Core, Core]:
-        """At most `need` PUs of one bin (whole cores round up): core -> its PUs taken."""
-        cores = self.room.cores[i]
-        taken: dict[Core, Core] = {}
-        if member.smt != "any":
-            for core in cores:
-                if need <= 0:
-                    break
-                if len(core) == self.core_size[core[0]]:
-                    taken[core] = core if member.smt == "whole-core" else core[:1]
-                    need -= len(taken[core])
-            return taken
-        tainted = self.machine.bins[i].tainted
-        # Whole cores first, beside no housekeeping; the rest from the fullest use of a touched one.
-        for core in sorted(cores, key=lambda c: (c[0] in tainted, -len(c), c)):
-            if len(core) == self.core_size[core[0]] and len(core) <= need:
-                taken[core] = core
-                need -= len(core)
-        while need > 0:
-            rest = [c for c in cores if c not in taken]
-            if not rest:
-                break
-            core = min(
-                rest,
-                key=lambda c: (
-                    c[0] in tainted,
-                    len(c) < need,
-                    len(c) if len(c) >= need else -len(c),
-                    c,
-                ),
-            )
-            taken[core] = core[:need]
-            need -= len(taken[core])
-        return taken
+    def whole(have: int) -> tuple[int, ...]:
+        left = [g for i, g in enumerate(groups) if not have >> i & 1]
+        cost = best[have][0]
+        out = sum(len(g.items) for g in left)
+        return (out, cost[0] + sum(g.placed_now for g in left), *cost[1:], -(everything & ~have))
 
-
-def pool_of(machine: Machine, room: Room, site: int) -> tuple[CpuSet, bool]:
-    """The PUs of a site's shared pool, and whether housekeeping had to be joined to it."""
-    free = CpuSet.of(
-        cpu
-        for i, b in enumerate(machine.bins)
-        if b.site == site and not b.isolated
-        for core in room.cores[i]
-        for cpu in core
+    chosen_mask = min(best, key=whole)
+    given: dict[str, Given] = {}
+    sites: dict[str, int] = {}
+    for site, subset, packing in best[chosen_mask][1]:
+        by_name = {item.name: (item, taken) for item, taken in packing}
+        for i, g in enumerate(groups):
+            if subset >> i & 1:
+                sites[g.name] = site
+                given[g.name] = tuple(by_name[item.name] for item in g.items)
+    return Answer(
+        sites=sites,
+        given=given,
+        out=frozenset(g.name for g in groups if g.name not in sites),
+        cost=_cost(groups, given),
+        proven=proven,
     )
-    if free and len(free) >= room.pool_need[site]:
-        return free, False
-    return free | (machine.sites[site].cpus & machine.poolable), True
 
 
-def replay(machine: Machine, groups: Sequence[Group], answer: Assignment) -> Room:
-    """The room that an answer leaves."""
-    search = _Search(machine, ())
-    for group in groups:
-        site = answer.sites.get(group.name)
-        if site is None:
-            continue
-        for member in group.members:
-            if member.sharing is Sharing.SHARED:
-                choice: _Choice | None = _Choice((), (), 0, 0)
-            else:
-                choice = search._exactly(member, site, answer.given[member.name])
-            assert choice is not None
-            search.take(choice, site, member)
-    return search.room
+def _at_site(
+    machine: Machine,
+    site: int,
+    groups: Sequence[Group],
+    room: Mapping[Resource, int],
+    budget: Budget,
+) -> tuple[dict[int, tuple[SiteCost, Given]], bool]:
+    """Each set of groups that fits the site: what it costs, and the packing.
+
+    What does not fit does not fit with more either.
+    """
+    able = [i for i, g in enumerate(groups) if site in g.sites]
+    packed: dict[int, tuple[SiteCost, Given]] = {}
+    sets = {0}
+    sure = True
+    for i in able:
+        for below in sorted(sets):
+            subset = below | 1 << i
+            if any(below >> j & 1 and subset & ~(1 << j) not in sets for j in able):
+                continue
+            mine = [g for k, g in enumerate(groups) if subset >> k & 1]
+            wanted: dict[Resource, int] = {}
+            for g in mine:
+                for key, amount in g.demand[site].items():
+                    wanted[key] = wanted.get(key, 0) + amount
+            if any(room.get(k, n) < n for k, n in wanted.items()):
+                continue
+            items = [item for g in mine for item in g.items]
+            found = pack(machine, site, items, machine.givable, budget)
+            if found is None:
+                continue
+            sure &= found.proven
+            pooled = [i for i in items if i.shared]
+            gone, free = 0, machine.givable
+            for item, taken in found.given:
+                gone += _uses(item, taken)
+                free &= ~taken.gone
+            joined = int(bool(pooled) and pool_at(machine, site, pooled, free)[1])
+            spread = (sum(g.memory_bytes for g in mine) >> 20) ** 2 + gone**2
+            packed[subset] = ((*found.cost, joined, spread), found.given)
+            sets.add(subset)
+    return packed, sure and budget.left >= 0

@@ -1,0 +1,46 @@
+"""What the planner is told beside the topology: control groups, and devices' names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.topology import Topology
+from nodeagent.place.limits import NO_LIMITS, Cgroups, cgroups_of
+from nodeagent.place.nics import data_nics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Of one machine; the defaults: nothing is known."""
+
+    cgroups: Cgroups = NO_LIMITS
+    names: Mapping[str, str] = field(default_factory=dict)
+    """BDF -> what people call it: GPU 0, eth2, nvme1."""
+    nics: tuple[str, ...] | None = None
+    """BDFs of the NICs that carry data; None: all that look like it."""
+
+    def named(self, bdf: str) -> str:
+        """A device for a sentence: eth2 (0000:19:00.0)."""
+        name = self.names.get(bdf)
+        return f"{name} ({bdf})" if name is not None else bdf
+
+    def data_nics(self, topology: Topology) -> tuple[str, ...]:
+        """The NICs that GPUs are paired with."""
+        return self.nics if self.nics is not None else data_nics(topology)
+
+
+def facts_of(snapshot: Snapshot, ours: Iterable[str] = ()) -> Facts:
+    """From a snapshot. `ours`: control groups whose CPU lists we wrote ourselves (their paths as in
+    /proc/PID/cgroup); those below our own cpuset need not be named."""
+    computing = [p.bdf for p in snapshot.topology.gpus if p.computes]
+    names = {bdf: f"GPU {i}" for i, bdf in enumerate(computing)}
+    names |= {g.bdf: f"GPU {g.index}" for g in snapshot.gpus}
+    names |= {n.bdf: n.name for n in snapshot.nics if n.bdf is not None}
+    names |= {n.bdf: n.name for n in snapshot.nvmes if n.bdf is not None}
+    return Facts(
+        cgroups=cgroups_of(snapshot, ours),
+        names=names,
+        nics=data_nics(snapshot.topology, snapshot),
+    )
