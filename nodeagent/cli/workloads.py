@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def plan_here(
 
     with open_root(host) as root:
         snapshot = read_root(root, nvml=any("gpu" in (w.near or "") for w in want.workloads))
-        reader = Processes(root)
+        reader = Processes(root, labels=any(w.match.label for w in want.workloads))
         try:
             processes = reader.scan()
         finally:
@@ -121,6 +122,10 @@ def plan_here(
     workloads = resolve(want.workloads, snapshot)
     now = observed(topology, workloads, processes)
     placement = plan(topology, workloads, processes, now, want.housekeeping, facts_of(snapshot))
+    asked = [w.name for w in workloads if w.match.container or w.match.image or w.match.label]
+    if asked and reader.container_reason:
+        note = f"{', '.join(asked)} by container: {reader.container_reason}"
+        placement = dataclasses.replace(placement, notes=(*placement.notes, note))
     return topology, placement, processes
 
 

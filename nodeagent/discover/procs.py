@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodeagent.child import Child
+from nodeagent.discover.containers import Containers
 from nodeagent.discover.root import Root, is_number
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
@@ -28,13 +29,18 @@ PF_KTHREAD = 0x00200000
 
 
 class Processes:
-    """Scans /proc below a root. `title_reason` says why titles are missing; "": they are not."""
+    """Scans /proc below a root. `title_reason` says why titles are missing; "": they are not.
 
-    def __init__(self, root: Root) -> None:
+    `labels`: containers' labels are asked for even where that means to start the runtime's tool.
+    """
+
+    def __init__(self, root: Root, *, labels: bool = False) -> None:
         self._root = root
         self._child: Child | None = None
         self._titles: dict[tuple[int, int], str] = {}
         self._uids: dict[tuple[int, int], int] = {}
+        self._by_pid: dict[int, str] = {}
+        self._containers = Containers(root, labels=labels)
         self.title_reason = ""
         self.overflow = 0
         """Threads that the last scan left out (MAX_THREADS)."""
@@ -58,6 +64,7 @@ class Processes:
         alive = {(pid, stat.start) for pid, stat in stats.items()}
         self._titles = {k: t for k, t in self._titles.items() if k in alive}
         self._ask_titles(stats)
+        self._by_pid = {pid: title for (pid, _), title in self._titles.items()}
         self._uids = {k: v for k, v in self._uids.items() if k in alive}
         self.overflow = 0
         left = MAX_THREADS
@@ -67,6 +74,7 @@ class Processes:
             if state is not None:
                 left -= len(state.threads)
                 found.append(state)
+        self._containers.forget(frozenset(p.container.id for p in found if p.container))
         return tuple(found)
 
     def meet(self, pids: Iterable[int]) -> tuple[ProcessState, ...]:
@@ -77,6 +85,7 @@ class Processes:
             if stat is not None and not stat.flags & PF_KTHREAD:
                 stats[pid] = stat
         self._ask_titles(stats)
+        self._by_pid |= {pid: self._titles.get((pid, s.start), "") for pid, s in stats.items()}
         states = (self._state(pid, stat, 0) for pid, stat in stats.items())
         return tuple(s for s in states if s is not None)
 
@@ -99,6 +108,11 @@ class Processes:
             if state is not None:
                 found.append(state)
         return tuple(found)
+
+    @property
+    def container_reason(self) -> str:
+        """Why names, images or labels of containers are missing; "": they are not."""
+        return self._containers.reason
 
     def threads(self, pid: int) -> tuple[ThreadState, ...]:
         """That process's threads, ascending; none when it ended."""
@@ -124,6 +138,8 @@ class Processes:
             threads=self._threads(pid, limit) if limit > 0 else (),
             ppid=stat.ppid,
             uid=uid,
+            parent_title=self._by_pid.get(stat.ppid, ""),
+            container=self._containers.of(cgroup),
         )
 
     def _threads(self, pid: int, limit: int) -> tuple[ThreadState, ...]:
