@@ -190,11 +190,12 @@ def _status(request: StatusRequest, context: Context) -> Reply:
 
 def _load_probe(request: LoadProbeRequest, context: Context) -> Reply:
     # Imported when it is asked for: without a probe the actor stays small.
-    from nodeagent.probe import serve
+    from nodeagent.probe import guarding, serve
 
-    if request.program != "sched":
+    loaders = {"sched": serve.load, "guard": guarding.load}
+    if request.program not in loaders:
         raise ActError(
-            f"there is no program {request.program!r}, expected sched",
+            f"there is no program {request.program!r}, expected {' or '.join(loaders)}",
             "actor and daemon are of different versions: restart both",
         )
     asked, allowed = request.options.get("isolated", "off"), context.isolated
@@ -214,7 +215,7 @@ def _load_probe(request: LoadProbeRequest, context: Context) -> Reply:
     if before is not None and now < before.at + RELOAD_S and not before.available:
         description, fds = before.description, list[int]()
     else:
-        description, fds = serve.load(request.options)
+        description, fds = loaders[request.program](request.options)
         context.kept[request.program] = Loaded(
             at=now, options=dict(request.options), description=description
         )

@@ -19,7 +19,7 @@ from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
 from nodeagent.check.policyfile import parse as parse_policy
 from nodeagent.daemon.acting import Actor
-from nodeagent.daemon.setup import Doors, Link, Probe
+from nodeagent.daemon.setup import Doors, Link, Notices, Probe
 from nodeagent.daemon.source import Source
 from nodeagent.daemon.state import Journal, JournalPin, Judge
 from nodeagent.daemon.watching import Watching
@@ -33,6 +33,7 @@ from nodeagent.model.placement import Action, ActionResult, Outcome
 from nodeagent.model.settings import RingSettings
 from nodeagent.pin.client import ActorClient
 from nodeagent.place.workloads import parse as parse_workloads
+from nodeagent.probe.notices import Notices as GuardNotices
 from nodeagent.probe.runq import ProbeReader
 from nodeagent.rpc.local import serve_local
 from nodeagent.rpc.session import Session
@@ -46,6 +47,7 @@ def real_doors() -> Doors:
         rings=_rings,
         connect=_connect,
         probe=_probe,
+        notices=_notices,
         serve=_serve,
         session=_session,
         judge=_judge,
@@ -148,6 +150,16 @@ async def _probe(actor: Actor, isolated: str) -> Probe:
         return ProbeReader.from_fds(description, list(fds.values()))
     except OSError as error:
         raise UnavailableError(f"the probe's memory cannot be mapped: {error.strerror}") from error
+
+
+async def _notices(actor: Actor, isolated: str) -> Notices:
+    assert isinstance(actor, _ActorDoor)
+    fds, answer = await actor.client.load_probe("guard", {"isolated": isolated})
+    description = msgspec.json.decode(str(answer.facts["description"]))
+    try:
+        return GuardNotices.from_fds(description, list(fds.values()))
+    except OSError as error:
+        raise UnavailableError(f"the guard's memory cannot be mapped: {error.strerror}") from error
 
 
 async def _serve(path: Path, source: Source, group: str) -> Callable[[], Awaitable[None]]:

@@ -17,8 +17,8 @@ MAX_KEYS = 4096
 """Remembered (kind, subject) pairs; the oldest are forgotten first."""
 
 
-ALWAYS = ("config.", "daemon.")
-"""Kinds that a person causes: each is said."""
+ALWAYS = ("config.", "daemon.", "guard.ready", "pin.drift", "pin.manual")
+"""Kinds that a person causes, or that come once for each author or actor: each is said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,20 @@ class Author:
     """Command, with unit and pid where known."""
     person: bool = False
     """Has a login session (loginuid is set)."""
+    key: str = ""
+    """Who it is the next time too, under another pid: its unit, else command and user; empty: the
+    name."""
+    at_ns: int = 0
+    """When it made the change, CLOCK_REALTIME; 0: not told."""
 
+    @property
+    def same(self) -> str:
+        """What two changes of one author have in common."""
+        return self.key or self.name
+
+
+MAX_CORRECTED = 32
+"""Authors who are corrected once for one process; of further ones the change is reported."""
 
 UNKNOWN = Author(name="an unknown author")
 """No attachment on this kernel shows who changes an affinity."""
@@ -42,15 +55,18 @@ class Pin:
     """Union of its threads' masks before our first change; None: found inside already."""
     at_ns: int
     """When it was known to hold; a reading older than this says nothing about it."""
-    inside: frozenset[int]
-    """Threads that were seen, or read back, inside `cpus`."""
+    inside: Mapping[int, CpuSet]
+    """Thread -> the set of its own (its role's, else `cpus`) inside which it was seen or read
+    back."""
+    adopted: bool = False
+    """Taken over from the journal, which does not tell a thread's role."""
     suspect_ns: int = 0
     """When threads of our pin were first seen outside, until the journal has been asked whether a
     person undid it; 0: none are."""
     correcting: bool = False
     """A correction is owed and not yet done."""
     corrected: tuple[str, ...] = ()
-    """Authors whose change was corrected once."""
+    """Authors whose change was corrected once, as `Author.same`."""
     manual: str | None = None
     """Why the process is left alone until `place apply`."""
     manual_ns: int = 0
@@ -99,22 +115,29 @@ class Guard:
 
 
 def pinned(
-    guard: Guard, process: ProcessState, workload: str, cpus: CpuSet, before: CpuSet, now_ns: int
+    guard: Guard,
+    process: ProcessState,
+    workload: str,
+    cpus: CpuSet,
+    before: CpuSet,
+    now_ns: int,
+    tids: tuple[int, ...] = (),
 ) -> Guard:
-    """An action on the process was done and read back."""
+    """An action on the process was done and read back; `tids`: on these threads only."""
     key = process.pid, process.start_time
     old = guard.pins.get(key)
-    tids = frozenset(t.tid for t in process.threads)
+    put = dict.fromkeys(tids or [t.tid for t in process.threads], cpus)
     if old is None:
-        pin = Pin(workload=workload, cpus=cpus, before=before, at_ns=now_ns, inside=tids)
+        pin = Pin(workload=workload, cpus=cpus, before=before, at_ns=now_ns, inside=put)
     else:
         pin = replace(
             old,
             workload=workload,
-            cpus=cpus,
+            cpus=cpus | old.cpus if tids else cpus,
             before=before if old.before is None else old.before,
             at_ns=now_ns,
-            inside=tids,
+            inside={**old.inside, **put} if tids else put,
+            adopted=old.adopted and bool(tids),
             suspect_ns=0,
             correcting=False,
         )
@@ -159,52 +182,70 @@ def observe(
     read_ns: int,
     authors: Mapping[int, Author],
     journal_ns: int,
+    seats: Mapping[int, CpuSet] | None = None,
 ) -> tuple[Guard, Drift | None]:
     """Compares one process with its pin. `authors` maps tid to who changed its mask; `journal_ns`
-    is when the journal that the guard has adopted was read.
+    is when the journal that the guard has adopted was read; `seats` maps tid to the set of its own
+    (None: `planned` for each).
 
     A pin of ours that is left is a drift only when a later journal still has it: a person who
     undoes it moves the threads too.
-    Threads born outside the mask are no drift: nobody moved them, they are pinned as they come.
+    Threads born outside their set are no drift: nobody moved them, they are pinned as they come.
+    Neither are those whose set the plan has changed since.
     A process found inside its plan without our doing is guarded from then on.
     """
     key = process.pid, process.start_time
-    outside = tuple(t for t in process.threads if not t.cpus <= planned)
-    inside = frozenset(t.tid for t in process.threads if t.cpus <= planned)
+    own = {t.tid: planned if seats is None else seats[t.tid] for t in process.threads}
+    outside = tuple(t for t in process.threads if not t.cpus <= own[t.tid])
+    inside = {t.tid: own[t.tid] for t in process.threads if t.cpus <= own[t.tid]}
     pin = guard.pins.get(key)
     if pin is None:
         if outside or not process.threads:
             return guard, None
         found = Pin(workload=workload, cpus=planned, before=None, at_ns=read_ns, inside=inside)
         return guard.with_pin(key, found), None
-    if pin.cpus != planned or read_ns <= pin.at_ns:
-        # The plan moved on, or the reading is older than the last action: nothing to say yet.
+    if read_ns <= pin.at_ns:
+        # The reading is older than the last action: nothing to say yet.
         return guard, None
-    alive = frozenset(t.tid for t in process.threads)
-    moved = tuple(t for t in outside if t.tid in pin.inside)
+    known = pin.inside
+    if pin.adopted and seats is not None and pin.cpus <= planned:
+        known = {tid: own[tid] for tid in known if tid in own}
+    elif pin.cpus != planned and seats is None:
+        # The plan moved on.
+        return guard, None
+    known = {tid: cpus for tid, cpus in known.items() if tid in own}
+    moved = tuple(t for t in outside if known.get(t.tid) == own[t.tid])
     if not moved or pin.correcting or pin.manual is not None:
-        still = pin.inside & alive if pin.correcting else (pin.inside | inside) & alive
-        correcting = pin.correcting and bool(outside)
-        settled = replace(pin, inside=still, correcting=correcting, suspect_ns=0)
+        settled = replace(
+            pin,
+            cpus=planned,
+            inside=known if pin.correcting else {**known, **inside},
+            adopted=False,
+            correcting=pin.correcting and bool(outside),
+            suspect_ns=0,
+        )
         return guard.with_pin(key, settled), None
     if pin.before is not None and journal_ns <= (pin.suspect_ns or read_ns):
         return guard.with_pin(key, replace(pin, suspect_ns=pin.suspect_ns or read_ns)), None
     author = next((authors[t.tid] for t in moved if t.tid in authors), UNKNOWN)
     if author.person:
         answer, why = Answer.PERSON, f"changed by a person ({author.name})"
-    elif author.name in pin.corrected:
+    elif author.same in pin.corrected:
         answer, why = Answer.REPORT, f"changed a second time by {author.name}"
+    elif len(pin.corrected) >= MAX_CORRECTED:
+        answer, why = Answer.REPORT, f"changed by more than {MAX_CORRECTED} authors"
     else:
         answer, why = Answer.CORRECT, None
-    known = pin.corrected if why else (*pin.corrected, author.name)
     after = replace(
         pin,
-        corrected=known,
+        cpus=planned,
+        corrected=pin.corrected if why else (*pin.corrected, author.same),
         suspect_ns=0,
         correcting=why is None,
         manual=why,
         manual_ns=read_ns if why else 0,
-        inside=pin.inside & alive,
+        inside=known,
+        adopted=False,
     )
     return guard.with_pin(key, after), Drift(
         process=key, pin=pin, threads=moved, author=author, answer=answer

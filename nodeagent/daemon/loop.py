@@ -26,7 +26,7 @@ from nodeagent.daemon.links import event
 from nodeagent.daemon.machine import MachineReader
 from nodeagent.daemon.memory import Memories
 from nodeagent.daemon.notify import Notifier
-from nodeagent.daemon.setup import Doors, Link, Probe, Rings, Setup, set_up
+from nodeagent.daemon.setup import Doors, Link, Notices, Probe, Rings, Setup, set_up
 from nodeagent.daemon.source import Log, Source
 from nodeagent.daemon.state import (
     Decisions,
@@ -41,6 +41,7 @@ from nodeagent.daemon.state import (
 from nodeagent.daemon.turn import turn
 from nodeagent.errors import NodeagentError
 from nodeagent.model.event import Event, Severity
+from nodeagent.model.notice import Noticed
 from nodeagent.model.placement import ProcessState
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.model.settings import OnStop
@@ -82,6 +83,12 @@ class Loop:
         self._no_probe = "no actor that could load it"
         if doors.host is not None:
             self._no_probe = "a recorded machine does not run"
+        self._guard: Notices | None = None
+        self._no_guard: str | None = None
+        """Why the kernel tells nothing; None: it does, or nobody asked it to."""
+        self._waited: int | None = None
+        """The guard's descriptor, while the loop waits for it."""
+        self._took_ns = 0
         self._link: Link | None = None
         self._journal: Journal | None = None
         self._journal_s = 0.0
@@ -163,7 +170,7 @@ class Loop:
     async def _pause(self) -> None:
         interval_ns = int(self._setup.loaded.config.daemon.interval_s * 1e9)
         while not self._stopping:
-            due = due_ns(self._last_ns, interval_ns, self._asked)
+            due = due_ns(self._last_ns, interval_ns, self._asked, self._took_ns)
             wait_s = (due - time.monotonic_ns()) / 1e9
             if wait_s <= 0:
                 return
@@ -174,6 +181,7 @@ class Loop:
 
     def _turn(self) -> None:
         self._last_ns, self._asked = time.monotonic_ns(), False
+        began_ns = time.thread_time_ns()
         try:
             decisions = self._look_and_decide()
         except Exception as error:
@@ -190,6 +198,7 @@ class Loop:
             )
             return
         self._failed_turns = 0
+        self._took_ns = time.thread_time_ns() - began_ns
         if self._acting.within_deadline(asyncio.get_running_loop().time()):
             self._notifier.alive()
         self._notifier.status(decisions.sentence)
@@ -205,6 +214,9 @@ class Loop:
         if now_s - self._snapshot_s >= self._setup.loaded.config.daemon.snapshot_s:
             self._machine.start()
             self._snapshot_s = now_s
+        # First: what happens from here on is told anew.
+        noticed = self._guard.take() if self._guard is not None else Noticed()
+        self._wait_for_guard()
         at_ns = time.time_ns()
         processes: tuple[ProcessState, ...] = ()
         if self._setup.workloads and self._doors.host is None:
@@ -232,11 +244,14 @@ class Loop:
             rings=rings.rings() if rings is not None else (),
             probe=self._read_probe(),
             controller=self._controller(),
+            changes=noticed.changes,
+            lost_changes=noticed.lost,
             troubles={
                 "machine": self._machine.trouble(now_s),
                 "spool": self._log.trouble if self._link is None else self._link.trouble,
                 "memory": self._memory.trouble,
                 "titles": self._doors.processes.trouble,
+                "guard": self._no_guard if self._setup.workloads else None,
             },
             notices=notices,
         )
@@ -253,6 +268,8 @@ class Loop:
             self._ask()
         if self._probe is not None:
             self._probe.watch(decisions.watch)
+        if self._guard is not None:
+            self._guard.watch(decisions.masks)
         self._record(decisions.events)
         self._publish(seen, decisions)
         if decisions.ask_journal or now_s - self._journal_s >= JOURNAL_S:
@@ -275,7 +292,11 @@ class Loop:
     async def _actor_up(self, actor: Actor) -> None:
         """A new connection: what is in force, and the probe's maps, which an earlier actor held."""
         await self._read_journal(actor)
+        await self._load_measures(actor)
+
+    async def _load_measures(self, actor: Actor) -> None:
         await self._load_probe(actor)
+        await self._load_guard(actor)
 
     async def _load_probe(self, actor: Actor) -> None:
         config = self._setup.loaded.config.probe
@@ -286,6 +307,50 @@ class Loop:
             self._probe = await self._doors.probe(actor, config.isolated)
         except NodeagentError as error:
             self._probe, self._no_probe = None, str(error)
+
+    async def _load_guard(self, actor: Actor) -> None:
+        """The kernel's own word of what happens to guarded processes, beside the poll."""
+        config = self._setup.loaded.config.probe
+        self._drop_guard()
+        self._no_guard = None
+        if not config.enabled:
+            return
+        try:
+            guard = await self._doors.notices(actor, config.isolated)
+        except NodeagentError as error:
+            self._no_guard = f"threads are looked at every turn only: {error}"
+            return
+        if not guard.available:
+            self._no_guard = f"threads are looked at every turn only: {guard.reason}"
+            return
+        self._guard = guard
+        self._wait_for_guard()
+        said = f"the author of a changed affinity is known by {guard.authors}"
+        if not guard.authors:
+            said = f"the author of a changed affinity stays unknown ({'; '.join(guard.refused)})"
+        self._notice("guard.ready", Severity.INFO, f"the kernel tells of moved threads; {said}")
+        self._ask()
+
+    def _wait_for_guard(self) -> None:
+        """Until something comes; it then asks for one turn, which takes it and waits anew."""
+        fd = None if self._guard is None else self._guard.fileno()
+        if fd is not None and self._waited is None:
+            self._waited = fd
+            asyncio.get_running_loop().add_reader(fd, self._happened)
+
+    def _happened(self) -> None:
+        if self._waited is not None:
+            asyncio.get_running_loop().remove_reader(self._waited)
+            self._waited = None
+        self._ask()
+
+    def _drop_guard(self) -> None:
+        if self._waited is not None:
+            asyncio.get_running_loop().remove_reader(self._waited)
+            self._waited = None
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def _read_probe(self) -> ProbeStatus | None:
         if not self._setup.loaded.config.probe.enabled:
@@ -403,7 +468,7 @@ class Loop:
                     "systemctl restart nodeagentd (pins stay as they are)",
                 )
         if was.probe != now.probe:
-            self._acting.errand(self._load_probe)
+            self._acting.errand(self._load_measures)
         if was.controller != now.controller:
             # The spool stays open: the new session goes on where the old one was.
             if self._session is not None:
@@ -432,6 +497,7 @@ class Loop:
                     said = f"pins could not be released: {error or 'the actor did not answer'}"
         acting.cancel()
         await asyncio.wait([acting])
+        self._drop_guard()
         stopped = event(
             "daemon.stopped",
             "daemon",

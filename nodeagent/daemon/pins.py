@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
+from nodeagent.daemon import authors as authorship
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon.guard import Answer, Drift, Pin, ProcessKey
 from nodeagent.daemon.links import event
@@ -37,6 +38,7 @@ from nodeagent.model.placement import (
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.place.diff import THREADS_ONLY, actions
 from nodeagent.place.held import held as held_rows
+from nodeagent.place.roles import seats
 
 
 def take_results(state: State, seen: Seen, events: list[Event]) -> State:
@@ -55,10 +57,11 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
                 process = by_key.get(key)
                 before = _before(action, process)
                 if process is not None:
+                    tids = action.tids if isinstance(action, SetAffinity) else ()
                     state = replace(
                         state,
                         guard=guarding.pinned(
-                            state.guard, process, action.workload, action.cpus, before, at_ns
+                            state.guard, process, action.workload, action.cpus, before, at_ns, tids
                         ),
                         run_base={
                             **state.run_base,
@@ -148,7 +151,8 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
                 before=entry.before,
                 at_ns=0 if pin is None else pin.at_ns,
                 # Every thread had been pinned, or was born of one that was.
-                inside=frozenset(t.tid for t in by_key[key].threads),
+                inside=dict.fromkeys((t.tid for t in by_key[key].threads), entry.after),
+                adopted=True,
                 corrected=old.corrected if old is not None else (),
                 manual=old.manual if old is not None and left else None,
                 manual_ns=old.manual_ns if old is not None and left else 0,
@@ -203,13 +207,36 @@ def watch_over(state: State, seen: Seen, now_ns: int, events: list[Event]) -> St
     guard = state.guard
     # Without an actor nothing can be undone either, so there is nothing to wait for.
     journal_ns = state.journal_ns if seen.actor is None else now_ns + 1
-    for placed, process in mine(state):
-        guard, drift = guarding.observe(
-            guard, placed.workload, placed.cpus, process, state.read_ns, seen.authors, journal_ns
+    owned = mine(state)
+    kept = authorship.merged(state.authors, seen.changes, (p.pid for _, p in owned))
+    if seen.lost_changes:
+        events.append(
+            event(
+                "guard.lost",
+                "guard",
+                Severity.WARNING,
+                f"{seen.lost_changes} changes of masks came faster than they could be kept: their "
+                "authors are not known",
+                now_ns,
+            )
         )
+    for placed, process in owned:
+        own = {tid: seat.cpus for tid, seat in seats(placed, process).items()}
+        pin = guard.pins.get((process.pid, process.start_time))
+        guard, drift = guarding.observe(
+            guard,
+            placed.workload,
+            placed.cpus,
+            process,
+            state.read_ns,
+            authorship.blamed(kept, process, own, 0 if pin is None else pin.at_ns),
+            journal_ns,
+            own if placed.roles else None,
+        )
+        kept = authorship.settled(kept, process, own, state.read_ns)
         if drift is not None:
             events.append(_drift_event(drift, process, state, seen, now_ns))
-    return replace(state, guard=guard)
+    return replace(state, guard=guard, authors=kept)
 
 
 def _drift_event(
@@ -228,6 +255,8 @@ def _drift_event(
             return event("pin.drift", subject, Severity.WARNING, f"{what}; {then}", now_ns)
         case Answer.REPORT:
             then = "the second change by that author is not corrected, the workload is manual"
+            if drift.author.same not in drift.pin.corrected:
+                then = f"{len(drift.pin.corrected)} authors were corrected, the workload is manual"
         case Answer.PERSON:
             then = "a person's change is kept, the workload is manual"
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,8 +16,10 @@ from nodeagent.daemon.state import Consents, Judge
 from nodeagent.errors import ConfigError
 from nodeagent.model.baseline import Baseline, unusable
 from nodeagent.model.configfile import Loaded
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
+from nodeagent.model.notice import Noticed
 from nodeagent.model.placement import ProcessState, Workload
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.model.settings import PinSettings, RingSettings
@@ -69,6 +71,38 @@ class Probe(Protocol):
         """What was counted."""
 
 
+class Notices(Protocol):
+    """What happens to guarded processes, told by the kernel as it happens."""
+
+    @property
+    def available(self) -> bool:
+        """Whether anything is told at all; else the poll is all there is."""
+
+    @property
+    def reason(self) -> str:
+        """Why not."""
+
+    @property
+    def authors(self) -> str:
+        """How the author of a changed mask is known; "": it is not."""
+
+    @property
+    def refused(self) -> Sequence[str]:
+        """Why not, by each way that was tried."""
+
+    def fileno(self) -> int | None:
+        """Readable when something came."""
+
+    def watch(self, masks: Mapping[int, CpuSet | None]) -> None:
+        """Exactly these processes: pid -> where its threads belong; None: anywhere."""
+
+    def take(self) -> Noticed:
+        """What came since last asked; to be called before the processes are looked at."""
+
+    def close(self) -> None:
+        """Guards nothing any more."""
+
+
 class Link(Protocol):
     """The session: stores events, and streams to the controller where one is configured."""
 
@@ -98,6 +132,8 @@ class Doors:
     connect: Callable[[Path], Awaitable[Actor]]
     probe: Callable[[Actor, str], Awaitable[Probe]]
     """(actor, [probe] isolated) -> what reads the maps that the actor loaded."""
+    notices: Callable[[Actor, str], Awaitable[Notices]]
+    """(actor, [probe] isolated) -> what the actor's programs tell of guarded processes."""
     serve: Callable[[Path, Source, str], Awaitable[Callable[[], Awaitable[None]]]]
     session: Callable[[Spool, Source, str, str], Link]
     """(spool, source, controller's address or "", hostname) -> session."""

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nodeagent.daemon import guard as guarding
+from nodeagent.daemon.authors import Kept
 from nodeagent.daemon.fold import Fold
-from nodeagent.daemon.guard import Author, Guard, Memory, ProcessKey
+from nodeagent.daemon.guard import Guard, Memory, ProcessKey
 from nodeagent.daemon.links import Links
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.freeze import FreezeWindow
+from nodeagent.model.notice import Change
 from nodeagent.model.placement import (
     Action,
     ActionResult,
@@ -31,6 +33,9 @@ from nodeagent.model.status import ControllerLink
 
 MIN_GAP_NS = 50_000_000
 """Turns are at least this far apart: at most 20 a second, whatever asks for an early one."""
+
+EARLY_SHARE = 10
+"""An early turn comes no sooner than so many times what the last one took."""
 
 RETRY_NS = 5_000_000_000
 """A failed action is tried again after this time, doubled for each failure."""
@@ -120,8 +125,10 @@ class Seen:
     probe: ProbeStatus | None = None
     """None: not enabled."""
     controller: ControllerLink | None = None
-    authors: Mapping[int, Author] = field(default_factory=dict)
-    """tid -> who changed its mask, where the kernel shows it."""
+    changes: tuple[Change, ...] = ()
+    """Who changed a mask since the last turn, where the kernel shows it."""
+    lost_changes: int = 0
+    """Further ones that nobody can name: more came than the kernel's side could keep."""
     troubles: Mapping[str, str | None] = field(default_factory=dict)
     """Part of ours -> why it does not work; None: it does."""
     notices: tuple[Event, ...] = ()
@@ -160,6 +167,7 @@ class State:
     """When the journal was read that the guard has adopted."""
     remembered: tuple[Memory, ...] = ()
     """What an earlier daemon of this boot had written down."""
+    authors: Kept = field(default_factory=dict)
     failures: Mapping[tuple[ProcessKey, str], Failure] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Workload -> why its actions are not performed now."""
@@ -189,6 +197,8 @@ class Decisions:
     held: tuple[Held, ...]
     watch: frozenset[int]
     """Pids whose threads the probe should watch."""
+    masks: Mapping[int, CpuSet | None]
+    """The same pids -> where their threads belong; None: not pinned."""
     ask_journal: bool
     """Something hangs on what the journal says now."""
 
@@ -206,9 +216,14 @@ def to_keep(state: State) -> tuple[Memory, ...]:
     return tuple(sorted((*guarding.memory(state.guard), *old), key=lambda m: (m.pid, m.start_time)))
 
 
-def due_ns(last_ns: int, interval_ns: int, asked: bool) -> int:
-    """When the next turn is due: after the interval, or early when something asked for one."""
-    return last_ns + (min(MIN_GAP_NS, interval_ns) if asked else interval_ns)
+def due_ns(last_ns: int, interval_ns: int, asked: bool, took_ns: int = 0) -> int:
+    """When the next turn is due: after the interval, or early when something asked for one.
+
+    `took_ns`: CPU time of the last turn. Early turns take at most a tenth of one CPU, however
+    often something asks for one.
+    """
+    early_ns = max(MIN_GAP_NS, EARLY_SHARE * took_ns)
+    return last_ns + (min(early_ns, interval_ns) if asked else interval_ns)
 
 
 def failure_key(action: Action) -> tuple[ProcessKey, str]:

@@ -14,6 +14,7 @@ from nodeagent.daemon import pins
 from nodeagent.daemon.fold import fold
 from nodeagent.daemon.links import event, feed_events, finding_events, state_events
 from nodeagent.daemon.state import CONNECTING, Decisions, Seen, State, Wanted
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.finding import Verdict, worst
 from nodeagent.model.freeze import frozen
@@ -48,8 +49,15 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
         sentence=_sentence(state, seen, queue, held),
         held=held,
         watch=watch,
+        masks=_masks(state, watch),
         ask_journal=any(p.suspect_ns for p in state.guard.pins.values()),
     )
+
+
+def _masks(state: State, watch: frozenset[int]) -> dict[int, CpuSet | None]:
+    """Where the guarded processes' threads belong."""
+    held = {pid: pin.cpus for (pid, _), pin in state.guard.pins.items() if pin.manual is None}
+    return {pid: held.get(pid) for pid in watch}
 
 
 def _freeze(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:

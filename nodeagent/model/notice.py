@@ -37,8 +37,12 @@ class Change:
     by_pid: int
     comm: str
     uid: int
+    user: str
+    """Name of `uid`, or its number."""
     login: int | None
     """The user who logged in (loginuid); None: it descends from no login session."""
+    login_name: str
+    """Name of `login`, or its number; empty: None."""
     session: int | None
     """The audit subsystem's number of that session."""
     unit: str = ""

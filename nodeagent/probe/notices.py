@@ -18,6 +18,7 @@ from nodeagent.probe import loader
 from nodeagent.probe.loader import Ring
 from nodeagent.probe.memory import REMOVED, close_all
 from nodeagent.probe.runq import start_ticks
+from nodeagent.probe.users import Users
 
 KINDS = tuple(Kind)
 UNSET = 0xFFFFFFFF
@@ -151,6 +152,7 @@ class Notices:
         """pid -> slot, start, mask."""
         self._free = list(range(watch.slots)) if watch is not None else []
         self._authors: dict[int, Change] = {}
+        self._users = Users()
         self._lost = watch.lost if watch is not None else 0
         if watch is not None:
             watch.forget()
@@ -229,7 +231,7 @@ class Notices:
             if tgid:
                 pids.add(tgid)
             if len(data) > _NOTE.size:
-                change = _change(data, kind, at_ns + offset_ns, tgid, tid)
+                change = _change(data, kind, at_ns + offset_ns, tgid, tid, self._users)
                 self._remember(change)
                 changes.append(change)
             elif kind is Kind.AFFINITY and (author := self._authors.get(cpu)) is not None:
@@ -266,7 +268,7 @@ class Notices:
         self._slots.clear()
 
 
-def _change(data: bytes, kind: Kind, at_ns: int, tgid: int, tid: int) -> Change:
+def _change(data: bytes, kind: Kind, at_ns: int, tgid: int, tid: int, users: Users) -> Change:
     by, uid, login, session, has_mask, _, cgroup, comm, leaf, parent, file, *mask = (
         _AUTHOR.unpack_from(data, _NOTE.size)
     )
@@ -278,7 +280,9 @@ def _change(data: bytes, kind: Kind, at_ns: int, tgid: int, tid: int) -> Change:
         by_pid=by,
         comm=_text(comm),
         uid=uid,
+        user=users.name(uid),
         login=None if login == UNSET else login,
+        login_name="" if login == UNSET else users.name(login),
         session=None if session == UNSET else session,
         unit=unit_of(_text(leaf), _text(parent)),
         mask=CpuSet.of(_bits(mask)) if has_mask else None,

@@ -62,6 +62,7 @@ class Node:
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
     actors: list[subprocess.Popen[bytes]] = field(default_factory=list)
     host: str | None = None
+    interval_s: float = 0.2
 
     @property
     def run_dir(self) -> pathlib.Path:
@@ -84,7 +85,7 @@ class Node:
         state = state_dir or self.folder / "state"
         self.config.write_text(
             f'daemon.run_dir = "{self.run_dir}"\ndaemon.state_dir = "{state}"\n'
-            f"daemon.interval_s = 0.2\n{text}"
+            f"daemon.interval_s = {self.interval_s}\n{text}"
         )
 
     def give_to_nobody(self) -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.daemon.guard import Author
 from nodeagent.daemon.state import (
     MAX_TRIES,
     MIN_GAP_NS,
@@ -36,6 +35,7 @@ from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedLoss, FeedStatus
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.freeze import FreezeWindow
+from nodeagent.model.notice import Change, Kind
 from nodeagent.model.placement import (
     Action,
     ActionResult,
@@ -183,7 +183,8 @@ class Daemon:
     fresh: bool = True
     freeze_file: str | None = None
     actor: str | None = None
-    authors: dict[int, Author] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    lost: int = 0
     findings: tuple[Finding, ...] = ()
     snapshot: Snapshot = MACHINE
 
@@ -200,9 +201,10 @@ class Daemon:
             done=tuple(self.done),
             freeze_file=self.freeze_file,
             actor=self.actor,
-            authors=self.authors,
+            changes=tuple(self.changes),
+            lost_changes=self.lost,
         )
-        self.done, self.fresh = [], False
+        self.done, self.fresh, self.changes, self.lost = [], False, [], 0
         return seen
 
     def turn(self, acts: int | None = None) -> Decisions:
@@ -227,6 +229,39 @@ class Daemon:
 
     def kinds(self) -> list[str]:
         return [e.kind for e in self.events]
+
+
+def changed(
+    daemon: Daemon,
+    *tids: int,
+    by: str = "taskset",
+    pid: int = 100,
+    by_pid: int = 4711,
+    unit: str = "",
+    login: int | None = None,
+    mask: str | None = None,
+    kind: Kind = Kind.AFFINITY,
+) -> None:
+    """The kernel tells, just now, who changed these threads."""
+    daemon.world.now += 1_000_000
+    daemon.changes += [
+        Change(
+            kind=kind,
+            at_ns=daemon.world.now,
+            pid=pid,
+            tid=tid,
+            by_pid=by_pid,
+            comm=by,
+            uid=0,
+            user="root",
+            login=login,
+            login_name="" if login is None else "ada",
+            session=None if login is None else 3,
+            unit=unit,
+            mask=None if mask is None else CpuSet.parse(mask),
+        )
+        for tid in tids
+    ]
 
 
 def pinned_world(threads: int = 2) -> tuple[World, Daemon]:
@@ -383,12 +418,12 @@ def test_first_drift_is_corrected_second_reported() -> None:
 def test_each_author_is_corrected_once() -> None:
     world, daemon = pinned_world()
     for name in ("irqbalance", "kubelet"):
-        daemon.authors = {100: Author(name=name)}
+        changed(daemon, 100, by=name)
         world.masks[100, 100] = CpuSet.of([7])
         daemon.turn()
         daemon.turn()
         assert mask(world, 100) != "7"
-    daemon.authors = {100: Author(name="kubelet")}
+    changed(daemon, 100, by="kubelet", by_pid=4713)
     world.masks[100, 100] = CpuSet.of([7])
     daemon.turn()
     daemon.turn()
@@ -398,7 +433,7 @@ def test_each_author_is_corrected_once() -> None:
 
 def test_a_persons_change_is_never_corrected() -> None:
     world, daemon = pinned_world()
-    daemon.authors = {100: Author(name="taskset, a shell of user ada", person=True)}
+    changed(daemon, 100, login=1000)
     world.masks[100, 100] = CpuSet.of([7])
     for _ in range(4):
         daemon.turn()
@@ -435,6 +470,153 @@ def test_a_reused_pid_is_another_process() -> None:
     assert decisions.queue == () and state.guard.pins == {}
 
 
+def drifted(daemon: Daemon) -> Event:
+    """The newest event about a move."""
+    return [e for e in daemon.events if e.kind in ("pin.drift", "pin.manual")][-1]
+
+
+def turns(daemon: Daemon, count: int = 3) -> None:
+    for _ in range(count):
+        daemon.turn()
+
+
+def test_a_person_is_named_with_login_and_session() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, login=1000, unit="session-3.scope", mask="7")
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    said = drifted(daemon)
+    assert said.kind == "pin.manual"
+    assert "by taskset (pid 4711, login of ada in session 3); a person's change" in said.message
+    assert "place apply" in said.remedy
+
+
+def test_a_service_is_the_same_author_under_another_pid() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, unit="noisy.service", mask="7")
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    assert mask(world, 100) != "7"
+    assert "by taskset (pid 4711, noisy.service); corrected once" in drifted(daemon).message
+    changed(daemon, 100, by="python3", by_pid=4712, unit="noisy.service", mask="7")
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    assert world.masks[100, 100] == CpuSet.of([7])
+    assert "python3 (pid 4712, noisy.service); the second change" in drifted(daemon).message
+
+
+def test_what_somebody_else_asked_for_is_not_blamed_on_them() -> None:
+    world, daemon = pinned_world()
+    planned = world.masks[100, 100]
+    # One asked for what we planned, another for something else than what is.
+    changed(daemon, 100, by="numactl", mask=str(planned))
+    changed(daemon, 100, by="tuned", mask="6")
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    assert "by an unknown author" in drifted(daemon).message
+
+
+def test_an_old_change_is_not_blamed_for_a_new_one() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, by="tuned", mask="7")
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    assert "by tuned" in drifted(daemon).message and mask(world, 100) != "7"
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    assert "by an unknown author; corrected once" in drifted(daemon).message
+
+
+def test_a_record_that_is_there_before_its_effect_waits_for_it() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, by="tuned", mask="7")
+    world.now += 1
+    changed_at = daemon.changes[0].at_ns
+    # The reading of this turn was made at once after the record and sees the effect only later.
+    world.now = changed_at - 2 * SECOND
+    daemon.turn()
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    assert "by tuned (pid 4711, user root)" in drifted(daemon).message
+
+
+def test_a_programs_own_change_is_no_persons() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, by="python3", by_pid=100, login=1000, mask="7")
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    assert "by its own program (python3); corrected once" in drifted(daemon).message
+    assert mask(world, 100) != "7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [(Kind.CGROUP, "systemd (pid 1, user root), by its cgroup"),
+     (Kind.CPUSET, "systemd (pid 1, user root), by writing a cpuset")],
+)  # fmt: skip
+def test_a_whole_process_is_moved_by_its_cgroup(kind: Kind, says: str) -> None:
+    world, daemon = pinned_world(3)
+    changed(daemon, 0, by="systemd", by_pid=1, kind=kind)
+    for tid in (100, 101, 102):
+        world.masks[100, tid] = CpuSet.of([6])
+    turns(daemon)
+    assert "3 of 3 threads of w (pid 100) were moved from" in drifted(daemon).message
+    assert says in drifted(daemon).message and mask(world, 100) != "6"
+
+
+def test_changes_that_were_lost_are_said() -> None:
+    world, daemon = pinned_world()
+    daemon.lost = 17
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    (lost,) = [e for e in daemon.events if e.kind == "guard.lost"]
+    assert "17 changes of masks" in lost.message
+    assert "by an unknown author" in drifted(daemon).message
+
+
+def test_a_storm_of_changes_keeps_a_bounded_memory_and_few_events() -> None:
+    world, daemon = pinned_world(threads=5000)
+    for turn_ in range(6):
+        for pid in range(3):
+            changed(daemon, *range(100, 5100), by="storm", by_pid=5000 + 10 * turn_ + pid, mask="7")
+        world.masks |= {(100, tid): CpuSet.of([7]) for tid in range(100, 5100)}
+        daemon.turn()
+        assert len(daemon.state.authors) <= 4096
+        assert all(len(asked) <= 2 for asked in daemon.state.authors.values())
+    # Corrected once, reported once, however often it is done.
+    assert daemon.kinds().count("pin.drift") == 1 and daemon.kinds().count("pin.manual") == 1
+    assert len(world.acts) == 2
+    del world.names[100]
+    daemon.turn()
+    assert not daemon.state.authors
+
+
+def test_a_freeze_stops_a_correction_that_an_event_asked_for() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, unit="noisy.service", mask="7")
+    world.masks[100, 100] = CpuSet.of([7])
+    assert daemon.turn().ask_journal
+    daemon.freeze_file = "/f"
+    for _ in range(3):
+        assert daemon.turn().queue == ()
+    assert "noisy.service); not corrected: frozen" in drifted(daemon).message
+    assert world.masks[100, 100] == CpuSet.of([7])
+    daemon.freeze_file = None
+    daemon.turn()
+    assert world.masks[100, 100] != CpuSet.of([7])
+
+
+def test_the_kernels_side_knows_where_threads_belong() -> None:
+    world, daemon = pinned_world()
+    decisions = daemon.turn()
+    assert decisions.masks == {100: world.masks[100, 100]}
+    changed(daemon, 100, login=1000)
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    # What is left alone is watched for its threads, not for where they go.
+    assert daemon.turn().masks == {100: None}
+
+
 # Restart and adoption.
 
 
@@ -463,7 +645,7 @@ def test_a_restart_does_not_forget_what_is_left_alone() -> None:
     """Neither a person's change nor a second one by the same author is corrected by a new daemon;
     place apply by a person ends it."""
     world, daemon = pinned_world()
-    daemon.authors = {100: Author(name="ada", person=True)}
+    changed(daemon, 100, login=1000)
     world.masks[100, 100] = CpuSet.of([7])
     daemon.turn()
     daemon.turn()
@@ -651,6 +833,25 @@ def test_links_that_come_and_go() -> None:
 
 
 # The pace.
+
+
+@given(st.integers(0, 10**11), st.integers(10**8, 10**11), st.integers(0, 10**10))
+def test_early_turns_take_at_most_a_tenth_of_a_cpu(last: int, interval: int, took: int) -> None:
+    due = due_ns(last, interval, True, took)
+    assert last + MIN_GAP_NS <= due <= last + interval
+    assert due == last + interval or due - last >= 10 * took
+    assert due_ns(last, interval, False, took) == last + interval
+
+
+def test_endlessly_many_authors_are_not_fought() -> None:
+    world, daemon = pinned_world()
+    for number in range(60):
+        changed(daemon, 100, by=f"storm{number}", mask="7")
+        world.masks[100, 100] = CpuSet.of([7])
+        turns(daemon)
+    assert len(world.acts) == 1 + 32 and world.masks[100, 100] == CpuSet.of([7])
+    assert "storm32 (pid 4711, user root); 32 authors were corrected" in drifted(daemon).message
+    assert daemon.kinds().count("pin.drift") == 32 and daemon.kinds().count("pin.manual") == 1
 
 
 def test_early_turns_are_at_most_twenty_a_second() -> None:

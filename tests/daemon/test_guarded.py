@@ -1,0 +1,104 @@
+"""The guard with the kernel's own word: what happens is met between two polls, a minute apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.daemon.conftest import wait_for
+
+if TYPE_CHECKING:
+    from tests.daemon.conftest import Node, Workers
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.bpf,
+    pytest.mark.usefixtures("as_root", "rights", "two_cpus"),
+]
+
+GUARDED = "pin.allow = ['threads']\npin.auto = ['threads']\nprobe.enabled = true\n"
+
+
+def guarded(node: Node, workers: Workers) -> frozenset[int]:
+    """Pinned, and told by the kernel; its CPUs. The poll comes once a minute."""
+    node.interval_s = 60.0
+    node.place(workers, GUARDED)
+    node.start_actor()
+    node.start()
+    ready = wait_for(lambda: [e for e in node.events() if e.kind.startswith("guard.")])[0]
+    if ready.kind != "guard.ready":
+        pytest.skip(ready.message)
+    return node.status_when(lambda s: bool(s.held) and s.held[0].held).held[0].cpus_planned.ids
+
+
+def test_a_new_thread_is_pinned_without_waiting_for_the_poll(node: Node, workers: Workers) -> None:
+    cpus = guarded(node, workers)
+    os.kill(workers.pid, signal.SIGUSR1)
+    wait_for(lambda: len(workers.masks()) == workers.count + 1)
+    # A thread inherits the pin; it is met all the same, for its role may be another.
+    node.status_when(lambda s: len(s.held[0].threads) == workers.count + 1)
+    assert set(workers.masks().values()) == {cpus}
+    assert "pin.drift" not in {e.kind for e in node.events()}
+
+
+def test_a_move_is_corrected_without_waiting_for_the_poll(node: Node, workers: Workers) -> None:
+    cpus = guarded(node, workers)
+    elsewhere = min(os.sched_getaffinity(0) - cpus)
+    code = (
+        "import os, sys\n"
+        "for tid in os.listdir(f'/proc/{sys.argv[1]}/task'):\n"
+        "    os.sched_setaffinity(int(tid), {int(sys.argv[2])})"
+    )
+    mover = [sys.executable, "-c", code, str(workers.pid), str(elsewhere)]
+    subprocess.run(mover, check=True)
+    drift = node.event("pin.drift")
+    workers.until(cpus)
+    ready = node.event("guard.ready").message
+    named = "stays unknown" not in ready
+    who = "by an unknown author;" if not named else "by python3"
+    assert who in drift.message and drift.message.endswith("corrected once"), ready
+    subprocess.run(mover, check=True)
+    assert "second change" in node.event("pin.manual").message
+    assert set(workers.masks().values()) == {frozenset({elsewhere})}
+
+
+def test_a_freeze_holds_against_events(node: Node, workers: Workers) -> None:
+    cpus = guarded(node, workers)
+    elsewhere = min(os.sched_getaffinity(0) - cpus)
+    (node.run_dir / "freeze").touch()
+    for tid in workers.masks():
+        os.sched_setaffinity(tid, {elsewhere})
+    drift = node.event("pin.drift")
+    assert "not corrected: frozen" in drift.message
+    os.kill(workers.pid, signal.SIGUSR1)
+    turns = node.status().turns
+    node.status_when(lambda s: s.turns > turns)
+    assert set(workers.masks().values()) == {frozenset({elsewhere})}
+    (node.run_dir / "freeze").unlink()
+    # Whatever asks for a turn now lifts it; here a thread.
+    os.kill(workers.pid, signal.SIGUSR1)
+    workers.until(cpus)
+
+
+def test_a_new_process_is_met_when_it_begins(node: Node, workers: Workers) -> None:
+    cpus = guarded(node, workers)
+    workers.again()
+    node.status_when(lambda s: bool(s.held) and s.held[0].pid == workers.pid and s.held[0].held)
+    workers.until(cpus)
+
+
+def test_a_guard_without_its_actor_is_loaded_again(node: Node, workers: Workers) -> None:
+    cpus = guarded(node, workers)
+    node.kill_actor()
+    node.event("actor.down")
+    node.start_actor()
+    node.event("actor.up")
+    wait_for(lambda: [e.kind for e in node.events()].count("guard.ready") == 2)
+    for tid in workers.masks():
+        os.sched_setaffinity(tid, set(os.sched_getaffinity(0)) - cpus)
+    workers.until(cpus)
