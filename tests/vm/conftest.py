@@ -7,6 +7,7 @@ there already: pytest by hand never waits minutes for one).
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -100,8 +101,12 @@ _ended: list[report.Ended] = []
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     told = yield
+    if "machine" not in getattr(item, "fixturenames", ()):
+        return told
     why = told.longrepr[2] if isinstance(told.longrepr, tuple) else ""
     _ended.append(
         report.Ended(
@@ -115,6 +120,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The last result of all of them stands in docs/vm.md."""
+    """The last result of each stands in docs/vm.md."""
     if MODE == "all" and not session.config.option.collectonly:
-        session.config.stash[_REPORT].write(_ended)
+        kept = session.config.stash[_REPORT]
+        kept.ended(_ended, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M}")
+        kept.write(fresh=session.config.args == ["tests/vm"])
