@@ -133,7 +133,7 @@ def _planned(name: str, file: str | None, config: str | None) -> tuple[CpuSet, C
     if name not in {w.name for w in want.workloads}:
         known = ", ".join(w.name for w in want.workloads) or "none"
         raise UsageError(f"{want.path} has no workload {name!r} (it has: {known})", "correct NAME")
-    _, placement, _ = plan_here(want, None)
+    placement = plan_here(want, None).placement
     placed = placement.of(name)
     if placed is None:
         why = next(r for r in placement.refused if r.workload == name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,11 +56,20 @@ def _plan(
     by: str | None,
     *,
     needed: bool = True,
+    allow: AbstractSet[Consent] | None = None,
 ) -> Planned:
-    """`needed` False: without any workload file nothing is wanted, rather than an error."""
+    """`needed` False: without any workload file nothing is wanted, rather than an error. `allow`:
+    what the actor may do; None: as configured, on a recorded machine everything."""
     from nodeagent.cli.render.placement import Planned
-    from nodeagent.cli.workloads import NoWorkloadFileError, Wanted, plan_here, wanted
+    from nodeagent.cli.workloads import (
+        NoWorkloadFileError,
+        Wanted,
+        configuration,
+        plan_here,
+        wanted,
+    )
     from nodeagent.place.diff import actions
+    from nodeagent.place.host import host_actions, host_plan
 
     try:
         want = wanted(file, housekeeping, live=invocation.host is None, config=invocation.config)
@@ -67,13 +77,21 @@ def _plan(
         if needed:
             raise
         want = Wanted(path="", workloads=(), housekeeping=None)
-    topology, placement, processes = plan_here(want, invocation.host)
+    here = plan_here(want, invocation.host)
+    if allow is None and invocation.host is None:
+        allow = frozenset(configuration(invocation.config).config.pin.allow)
+    allow = frozenset(Consent) if allow is None else allow
+    host = host_plan(here.snapshot, here.workloads, here.placement)
+    pins = actions(here.placement, here.processes, frozenset({Consent(by or "threads")}))
     return Planned(
-        topology=topology,
-        placement=placement,
-        processes=processes,
-        actions=actions(placement, processes, frozenset({Consent(by or "threads")})),
+        topology=here.snapshot.topology,
+        placement=here.placement,
+        processes=here.processes,
+        # A process is out of the way before what it leaves is taken by interrupts.
+        actions=(*pins, *host_actions(host, allow)),
         file=want.path,
+        host=host,
+        allow=frozenset(allow),
     )
 
 
@@ -149,9 +167,11 @@ def apply(
 
     _live_only(invocation, "place apply")
     socket = actor_socket(invocation.socket)
+    allow = asyncio.run(_allowed(socket))
     if by is None:
-        by = asyncio.run(_allowed(socket))
-    planned = _plan(invocation, file, housekeeping, by)
+        # A cpuset where the actor may make one, else affinity.
+        by = "cgroup" if Consent.CGROUP in allow else "threads"
+    planned = _plan(invocation, file, housekeeping, by, allow=allow)
     table = invocation.output == "table"
     out = console()
     if table:
@@ -176,8 +196,8 @@ def apply(
     return _exit_code([r.outcome for _, r in results], refused=bool(planned.placement.refused))
 
 
-async def _allowed(socket: Path) -> str:
-    """A cpuset where the actor may make one, else affinity."""
+async def _allowed(socket: Path) -> frozenset[Consent]:
+    """The classes that the actor may act in."""
     from nodeagent.pin.client import ActorClient
 
     client = ActorClient(socket)
@@ -185,7 +205,7 @@ async def _allowed(socket: Path) -> str:
         allow = (await client.status()).facts.get("allow")
     finally:
         await client.close()
-    return "cgroup" if isinstance(allow, list) and "cgroup" in allow else "threads"
+    return frozenset(c for c in Consent if isinstance(allow, list) and c in allow)
 
 
 async def _perform(

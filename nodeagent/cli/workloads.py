@@ -11,7 +11,7 @@ from nodeagent.given import read_given
 from nodeagent.model.configfile import DEFAULT_PATH, MAX_BYTES, Loaded, parse
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Placement, ProcessState, Workload
-from nodeagent.model.topology import Topology
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.place.workloads import parse as parse_workloads
 
 USUAL_FILE = "/etc/nodeagent/workloads.toml"
@@ -94,9 +94,17 @@ def wanted(
     return Wanted(path=path, workloads=parse_workloads(read_text(path), path), housekeeping=kept)
 
 
-def plan_here(
-    want: Wanted, host: str | None
-) -> tuple[Topology, Placement, tuple[ProcessState, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """A machine that was read, and the plan for it. `workloads`: with their devices resolved."""
+
+    snapshot: Snapshot
+    workloads: tuple[Workload, ...]
+    placement: Placement
+    processes: tuple[ProcessState, ...]
+
+
+def plan_here(want: Wanted, host: str | None) -> Here:
     """Reads the machine and plans; the placement in force is read off the processes.
 
     Raises NodeagentError when no CPU of that machine is known.
@@ -126,7 +134,7 @@ def plan_here(
     if asked and reader.container_reason:
         note = f"{', '.join(asked)} by container: {reader.container_reason}"
         placement = dataclasses.replace(placement, notes=(*placement.notes, note))
-    return topology, placement, processes
+    return Here(snapshot=snapshot, workloads=workloads, placement=placement, processes=processes)
 
 
 def actor_socket(socket: str | None) -> Path:

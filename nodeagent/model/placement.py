@@ -124,6 +124,10 @@ class Workload:
     """Its pins may be undone when it ran measurably worse under them."""
     source: str = ""
     """FILE:LINE where the workload stands, for messages."""
+    queues: CpuSet | None = None
+    """Queues of the NIC it is near that it reads itself: their interrupts go to its own PUs."""
+    wake_latency_us: int | None = None
+    """Longest exit latency from idle of its PUs, 0: none; None: as the host has it. Exclusive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nodeagent.cli.render.hostplan import host_json, irqs_json, print_host
 from nodeagent.errors import visible
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.hostplan import HostPlan
 from nodeagent.model.placement import (
     Action,
     ActionResult,
+    Consent,
     Held,
     MoveToCpuset,
     Outcome,
@@ -53,6 +56,9 @@ class Planned:
     file: str
     journal: tuple[JournalEntry, ...] | None = None
     journal_reason: str = ""
+    host: HostPlan = field(default_factory=HostPlan)
+    allow: frozenset[Consent] = frozenset()
+    """Classes whose acts are among `actions`."""
 
 
 def role(process: ProcessState, tid: int) -> str:
@@ -83,7 +89,8 @@ def placement_json(
             rows.append(_row(placed, None))
     body: dict[str, object] = {
         "placements": rows,
-        "irqs": [],
+        "irqs": irqs_json(planned.host),
+        "host": host_json(planned.host),
         "refused": [
             {"workload": r.workload, "reason": r.reason, "would_fit_if": r.would_fit_if}
             for r in planned.placement.refused
@@ -182,6 +189,7 @@ def print_plan(out: Console, planned: Planned) -> None:
         out.print(Text.assemble(("  ! ", "bold red"), (refused.workload, "bold"), "  refused"))
         out.print(_indented(refused.reason))
         out.print(_indented(f"would fit if {refused.would_fit_if}"), style="dim")
+    print_host(out, planned.host, planned.allow)
     if placement.notes:
         out.print()
     for text in placement.notes:
@@ -282,6 +290,10 @@ def _entry_json(entry: JournalEntry) -> dict[str, object]:
         "before": str(entry.before),
         "cpus": str(entry.cpus),
         "cpuset": entry.cpuset or None,
+        "knob": entry.knob or None,
+        "subject": entry.subject or None,
+        "value": entry.value if entry.knob else None,
+        "value_before": entry.value_before if entry.knob else None,
         "at_ns": entry.at_ns,
         "by": entry.by,
         "why": entry.why,
@@ -296,7 +308,7 @@ def print_status(out: Console, planned: Planned, rows: Sequence[Held]) -> None:
     """Wanted, actual, before, since when and by whom, for each process."""
     from rich.table import Table
 
-    latest: Mapping[int, JournalEntry] = {e.pid: e for e in planned.journal or ()}
+    latest: Mapping[int, JournalEntry] = {e.pid: e for e in planned.journal or () if not e.knob}
     view = Table(box=None, pad_edge=False)
     for column in ("WORKLOAD", "PROCESS", "WANTED", "ACTUAL", "BEFORE", "HELD", "SINCE", "BY"):
         view.add_column(column, overflow="fold")
@@ -317,7 +329,14 @@ def print_status(out: Console, planned: Planned, rows: Sequence[Held]) -> None:
     if rows:
         out.print(view)
     shown = {row.pid for row in rows}
-    others = [e for e in planned.journal or () if e.pid not in shown]
+    for entry in planned.journal or ():
+        if entry.knob:
+            for_whom = f" for {entry.workload}" if entry.workload else ""
+            out.print(
+                f"also set{for_whom}: {entry.knob} {entry.subject} to {entry.value or 'none'}, was "
+                f"{entry.value_before or 'none'}, since {_since(entry.at_ns)} by {entry.by}"
+            )
+    others = [e for e in planned.journal or () if e.pid not in shown and not e.knob]
     for entry in others:
         out.print(
             f"also pinned: workload {entry.workload}, process {entry.pid}, on CPU {entry.cpus} "
