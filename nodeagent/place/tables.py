@@ -71,6 +71,8 @@ class WorkloadTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     hugepages: dict[str, str] | None = None
     isolated: bool = False
     rollback: bool = False
+    queues: str | None = None
+    wake_latency_us: int | None = None
     role: list[RoleTable] = []
 
 

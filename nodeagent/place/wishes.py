@@ -27,6 +27,9 @@ MAX_CPUS = 1 << 13
 MAX_BYTES = 1 << 50
 """1 PiB: no machine has so much."""
 MAX_ROLES = 16
+MAX_QUEUES = 4096
+MAX_WAKE_US = 1_000_000
+"""A second: no idle state takes so long."""
 MAX_PATTERN = 1024
 """Characters of a pattern or regular expression."""
 PAGES = frozenset(n << 20 for n in (1, 2, 16, 32, 512, 1024, 16384)) | {64 << 10}
@@ -76,6 +79,8 @@ def workload_of(index: int, table: WorkloadTable, units: dict[str, Unit], lines:
         engine=table.engine,
         rollback=table.rollback,
         source=lines.where(at),
+        queues=_queues(at, table, near, lines),
+        wake_latency_us=_wake_latency(at, table, lines),
     )
 
 
@@ -151,6 +156,8 @@ def _pool_has_none(at: Place, table: WorkloadTable, lines: Lines) -> None:
         "smt": (table.smt != "any", "whose pool is neither isolated nor by cores"),
         "l3": (table.l3 != "any", "whose pool may lie on several L3 groups"),
         "role": (bool(table.role), "whose threads share one pool"),
+        "queues": (table.queues is not None, "which has no CPU of its own"),
+        "wake_latency_us": (table.wake_latency_us is not None, "whose CPUs are others' too"),
     }
     for key, (given, why) in wishes.items():
         if given:
@@ -160,6 +167,32 @@ def _pool_has_none(at: Place, table: WorkloadTable, lines: Lines) -> None:
                 f"{key} on a shared workload, {why}",
                 f'remove {key}, or say sharing = "exclusive"',
             )
+
+
+def _queues(at: Place, table: WorkloadTable, near: str | None, lines: Lines) -> CpuSet | None:
+    if table.queues is None:
+        return None
+    if near is None or near.startswith(("gpu:", "nvme:", "node:")):
+        lines.fail(
+            at,
+            "queues",
+            f"queues of workload {table.name} are of no NIC",
+            'say whose: near = "nic:NAME"',
+        )
+    try:
+        queues = CpuSet.parse(table.queues)
+    except ParseError:
+        queues = CpuSet()
+    if not queues or max(queues) >= MAX_QUEUES:
+        lines.saw(at, "queues", table.queues, f'queue numbers below {MAX_QUEUES} such as "0-3"')
+    return queues
+
+
+def _wake_latency(at: Place, table: WorkloadTable, lines: Lines) -> int | None:
+    us = table.wake_latency_us
+    if us is not None and not 0 <= us <= MAX_WAKE_US:
+        lines.saw(at, "wake_latency_us", us, f"microseconds from 0 to {MAX_WAKE_US}")
+    return us
 
 
 # ---- which processes ----------------------------------------------------------------------------

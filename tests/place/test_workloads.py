@@ -364,6 +364,26 @@ CASES = {
         "unit u is of kind reasoning (an LLM rank, a vector index and a ring, on the node of one "
         "GPU), and no workload of kind vector-index is in it",
     ),
+    "queues of no NIC": (
+        W + "cpus = 1\nnear = 'gpu:0'\nqueues = '0'\nmatch = {comm = 'a'}\n",
+        5,
+        "queues of workload a are of no NIC",
+    ),
+    "no queue": (
+        W + "cpus = 1\nnear = 'nic:e'\nqueues = '0,4096'\nmatch = {comm = 'a'}\n",
+        5,
+        "expected queue numbers below 4096",
+    ),
+    "a wait before now": (
+        W + "cpus = 1\nwake_latency_us = -1\nmatch = {comm = 'a'}\n",
+        4,
+        "expected microseconds from 0 to 1000000",
+    ),
+    "a pool's queue": (
+        W + "cpus = 1\nnear = 'nic:e'\nqueues = '0'\nsharing = 'shared'\nmatch = {comm = 'a'}\n",
+        5,
+        "queues on a shared workload, which has no CPU of its own",
+    ),
     "stream without nic": (
         "[[unit]]\nname = 'u'\nkind = 'stream'\nnear = 'gpu:0'\n"
         + W
@@ -523,6 +543,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         )
         roles.append(role)
     near = st.sampled_from(["gpu:0", "gpu:GPU-1a", "nic:eth2", "nvme:0", "node:1", "0000:3b:00.0"])
+    where = draw(st.none() | near)
     pages = draw(st.dictionaries(st.sampled_from([2 << 20, 1 << 30]), st.integers(1, 99)))
     return Workload(
         name=draw(WORDS),
@@ -530,7 +551,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         match=draw(CRITERIA),
         cpus=cpus,
         sharing=Sharing.SHARED if shared else Sharing.EXCLUSIVE,
-        near=draw(st.none() | near),
+        near=where,
         unit=draw(st.none() | WORDS),
         smt="any" if shared else draw(st.sampled_from(["any", "whole-core", "one-per-core"])),
         l3="any" if shared else draw(st.sampled_from(["any", "one"])),
@@ -541,6 +562,10 @@ def workloads(draw: st.DrawFn) -> Workload:
         roles=tuple(roles),
         rollback=draw(st.booleans()),
         source="w.toml:1",
+        queues=CpuSet(draw(st.frozensets(st.integers(0, 63), min_size=1)))
+        if (where or "").startswith(("nic:", "0000:")) and not shared and draw(st.booleans())
+        else None,
+        wake_latency_us=None if shared else draw(st.none() | st.integers(0, 1000)),
     )
 
 
@@ -553,7 +578,8 @@ def toml(w: Workload) -> str:
         return json.dumps(str(value), ensure_ascii=False)
 
     lines = ["[[workload]]"]
-    for key in ("name", "kind", "cpus", "sharing", "near", "unit", "smt", "l3", "isolated"):
+    for key in ("name", "kind", "cpus", "sharing", "near", "unit", "smt", "l3", "isolated",
+                "queues", "wake_latency_us"):  # fmt: skip
         value = getattr(w, key)
         if value is not None:
             lines.append(f"{key} = {text(value)}")
