@@ -18,6 +18,7 @@ from nodeagent.model.placement import Action, MoveToCpuset, Outcome, SetAffinity
 from nodeagent.pin import cpuset
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
+from nodeagent.pin.proc import tids_of
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 Two = tuple[CpuSet, CpuSet]
@@ -72,6 +73,9 @@ def state(process: Process, tree: cpuset.Hierarchy | None, path: str) -> tuple[o
 def action_of(kind: str, target: Target, cpus: CpuSet, name: str) -> Action:
     if kind == "affinity":
         return SetAffinity(workload="w", target=target, cpus=cpus, before=CpuSet())
+    if kind == "role":
+        two = tuple(sorted(tids_of(target.pid))[:2])
+        return SetAffinity(workload="w", target=target, cpus=cpus, before=CpuSet(), tids=two)
     return MoveToCpuset(
         workload="w",
         target=target,
@@ -83,7 +87,7 @@ def action_of(kind: str, target: Target, cpus: CpuSet, name: str) -> Action:
 
 
 def tree_for(kind: str) -> cpuset.Hierarchy | None:
-    if kind == "affinity":
+    if kind in ("affinity", "role"):
         return None
     try:
         tree = cpuset.find()
@@ -94,7 +98,7 @@ def tree_for(kind: str) -> cpuset.Hierarchy | None:
     return tree
 
 
-@pytest.mark.parametrize("kind", ["affinity", "cpuset"])
+@pytest.mark.parametrize("kind", ["affinity", "role", "cpuset"])
 def test_killed_at_every_step_of_an_action(
     kind: str, tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two
 ) -> None:
@@ -133,7 +137,7 @@ def test_killed_at_every_step_of_an_action(
     assert {"back", "made"} <= said, "some were put back, some found complete"
 
 
-@pytest.mark.parametrize("kind", ["affinity", "cpuset"])
+@pytest.mark.parametrize("kind", ["affinity", "role", "cpuset"])
 def test_killed_at_every_step_of_an_undo(
     kind: str, tmp_path: Path, open_actor: Opener, victim: Make, two_cpus: Two
 ) -> None:
