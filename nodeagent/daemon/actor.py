@@ -39,6 +39,7 @@ from nodeagent.model.actions import (
     EntryLine,
     JournalRequest,
     LoadProbeRequest,
+    MigrateMemoryRequest,
     MoveToCpusetRequest,
     Result,
     SetAffinityRequest,
@@ -48,7 +49,7 @@ from nodeagent.model.actions import (
     to_action,
     to_line,
 )
-from nodeagent.model.placement import Consent, SetValue
+from nodeagent.model.placement import Consent, MigrateMemory, SetValue
 from nodeagent.model.settings import Config, IsolatedProbe
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
@@ -132,6 +133,27 @@ def _act(request: ActionRequest, context: Context) -> Reply:
         pid=0 if isinstance(action, SetValue) else action.target.pid,
     )
     return Reply(answer=Answer(seq=context.call.seq, results=[result]))
+
+
+def _migrate(request: MigrateMemoryRequest, context: Context) -> Reply:
+    action = to_action(request)
+    assert isinstance(action, MigrateMemory)
+    if not context.may_override:
+        raise RightsError(
+            f"user {context.peer} may not move a running process's memory: that is for a person",
+            f"be root, or in group {ADMIN_GROUP}: nodeagentctl place apply --yes",
+        )
+    step = context.actor.migrate(action, context.asked, go_on=request.go_on)
+    result = Result(
+        outcome=step.result.outcome,
+        message=step.result.message[:MAX_MESSAGE],
+        read_back=step.result.read_back,
+        journal_id=step.result.journal_id,
+        workload=action.workload,
+        pid=action.target.pid,
+    )
+    facts: dict[str, object] = {**step.facts}
+    return Reply(answer=Answer(seq=context.call.seq, results=[result], more=step.more, facts=facts))
 
 
 def _undo(request: UndoRequest, context: Context) -> Reply:
@@ -243,6 +265,7 @@ Handler = Callable[[Any, Context], Reply]
 ACTIONS: dict[type[msgspec.Struct], Handler] = {
     SetAffinityRequest: _act,
     MoveToCpusetRequest: _act,
+    MigrateMemoryRequest: _migrate,
     SetValueRequest: _act,
     UndoRequest: _undo,
     JournalRequest: _journal,

@@ -118,7 +118,8 @@ class _ActorDoor:
         at_ns = time.time_ns()
         pins: dict[tuple[int, int], JournalPin] = {}
         for entry in await self.client.journal():
-            if entry.state == "undoing" or entry.knob:
+            if entry.state == "undoing" or entry.knob or not entry.cpus:
+                # Nothing to guard: a value of the host, or memory that was moved.
                 continue
             key = entry.pid, entry.start_time
             first = pins.get(key)

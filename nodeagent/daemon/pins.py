@@ -26,6 +26,7 @@ from nodeagent.model.placement import (
     Action,
     Consent,
     Held,
+    MigrateMemory,
     Outcome,
     Placed,
     ProcessAction,
@@ -50,7 +51,7 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
         match result.outcome:
             case Outcome.DONE:
                 failures.pop(failed, None)
-                if isinstance(action, SetValue):
+                if isinstance(action, SetValue | MigrateMemory):
                     events.append(event("pin.done", subject, Severity.INFO, result.message, at_ns))
                     continue
                 key = action.target.pid, action.target.start_time
@@ -105,6 +106,8 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
 
 
 def _wish(action: Action) -> str:
+    if isinstance(action, MigrateMemory):
+        return f"the memory of {subject_of(action)} could not be moved to node {action.to}"
     if isinstance(action, SetValue):
         return f"{subject_of(action)} could not be set to {action.value}"
     return f"{action.workload} (pid {action.target.pid}) could not be put on {action.cpus}"
@@ -289,7 +292,7 @@ def queue_up(
 ) -> tuple[State, tuple[Wanted, ...]]:
     queue: list[Wanted] = []
     waiting: dict[str, str] = {}
-    busy = None if isinstance(seen.busy, SetValue) else seen.busy
+    busy = None if isinstance(seen.busy, SetValue | MigrateMemory) else seen.busy
     acting = seen.consents.auto or seen.consents.allow or THREADS_ONLY
     for action in actions(state.placement, [p for _, p in mine(state)], acting):
         key = action.target.pid, action.target.start_time

@@ -21,6 +21,7 @@ from nodeagent.model.placement import (
     ActionResult,
     Consent,
     Held,
+    MigrateMemory,
     Placement,
     ProcessState,
     SetValue,
@@ -230,4 +231,6 @@ def failure_key(action: Action) -> tuple[ProcessKey, str]:
     """Under which key an action's failures are remembered."""
     if isinstance(action, SetValue):
         return (0, 0), f"{action.knob} {action.subject} {action.value}"
+    if isinstance(action, MigrateMemory):
+        return (action.target.pid, action.target.start_time), f"memory {action.nodes}"
     return (action.target.pid, action.target.start_time), str(action.cpus)

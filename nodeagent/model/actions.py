@@ -11,10 +11,12 @@ from typing import Annotated
 import msgspec
 
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.memory import MAX_STALL_MS, STALL_MS
 from nodeagent.model.placement import (
     Action,
     ActionResult,
     Knob,
+    MigrateMemory,
     MoveToCpuset,
     Outcome,
     SetAffinity,
@@ -91,6 +93,20 @@ class SetValueRequest(_Request, frozen=True, kw_only=True, tag="set_value"):
     before: _Value
 
 
+class MigrateMemoryRequest(_Request, frozen=True, kw_only=True, tag="migrate_memory"):
+    """See model.placement.MigrateMemory. One step: the answer's `more` asks for the next one, with
+    `go_on`, which is refused when that moving was ended meanwhile."""
+
+    workload: _Name
+    pid: _Id
+    start_time: _Ticks
+    nodes: _List
+    to: Annotated[int, msgspec.Meta(ge=0, le=1023)]
+    before: _List
+    stall_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_STALL_MS)] = STALL_MS
+    go_on: bool = False
+
+
 class UndoRequest(_Request, frozen=True, kw_only=True, tag="undo"):
     """Undo what the journal holds, newest first. `workload` None: of all. `below`: only entries
     with a smaller id, to go on where an answer with `more` ended; 0: from the newest. `entry`:
@@ -121,6 +137,7 @@ class LoadProbeRequest(_Request, frozen=True, kw_only=True, tag="load_probe"):
 Request = (
     SetAffinityRequest
     | MoveToCpusetRequest
+    | MigrateMemoryRequest
     | SetValueRequest
     | UndoRequest
     | JournalRequest
@@ -224,7 +241,7 @@ class JournalEntry:
     value_before: str = ""
 
 
-ActionRequest = SetAffinityRequest | MoveToCpusetRequest | SetValueRequest
+ActionRequest = SetAffinityRequest | MoveToCpusetRequest | MigrateMemoryRequest | SetValueRequest
 
 
 def to_request(action: Action) -> ActionRequest:
@@ -249,6 +266,16 @@ def to_request(action: Action) -> ActionRequest:
                 cpus=str(action.cpus),
                 mems=str(action.mems),
                 before=action.before,
+            )
+        case MigrateMemory():
+            return MigrateMemoryRequest(
+                workload=action.workload,
+                pid=action.target.pid,
+                start_time=action.target.start_time,
+                nodes=str(action.nodes),
+                to=action.to,
+                before=action.before,
+                stall_ms=action.stall_ms,
             )
         case SetValue():
             return SetValueRequest(
@@ -279,6 +306,15 @@ def to_action(request: ActionRequest) -> Action:
                 cpus=CpuSet.parse(request.cpus),
                 mems=CpuSet.parse(request.mems),
                 before=request.before,
+            )
+        case MigrateMemoryRequest():
+            return MigrateMemory(
+                workload=request.workload,
+                target=Target(pid=request.pid, tid=0, start_time=request.start_time),
+                nodes=CpuSet.parse(request.nodes),
+                to=request.to,
+                before=request.before,
+                stall_ms=request.stall_ms,
             )
         case SetValueRequest():
             return SetValue(

@@ -21,6 +21,7 @@ import msgspec
 from nodeagent.errors import ConfigError, ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.freeze import FreezeWindow
+from nodeagent.model.placement import Consent
 from nodeagent.model.settings import About, Config, FeedSource
 from nodeagent.model.tomltext import document as document_of
 
@@ -195,6 +196,13 @@ def _possible(
                 f"[pin] auto names {consent}, which allow does not",
                 f"add {consent} to [pin] allow, or take it out of auto",
             )
+    if Consent.MEMORY in config.pin.auto:
+        raise fail(
+            "pin.auto",
+            "[pin] auto names memory, and a running process's memory is never moved by the daemon "
+            "itself",
+            "take it out of auto; nodeagentctl place apply --yes moves it",
+        )
     windows: list[FreezeWindow] = []
     for text in config.pin.freeze:
         try:

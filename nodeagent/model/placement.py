@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from nodeagent.model.cgroup import Container
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.memory import STALL_MS
 
 
 class Sharing(enum.StrEnum):
@@ -257,6 +258,27 @@ class MoveToCpuset:
     """Path of the cpuset the process was in."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrateMemory:
+    """Moves a running process's pages from other nodes to `to`, in steps (docs/adr/0019).
+
+    Only for a workload whose `memory_move` is "migrate", and only for a person: the daemon never
+    asks for it.
+    """
+
+    workload: str
+    target: Target
+    nodes: CpuSet
+    """Its planned nodes: what lies on them already stays."""
+    to: int
+    """The node of `nodes` that the others' pages go to."""
+    before: str
+    """Bytes by node as the planner saw them, `0:1073741824 1:4096` (model/memory.py); the actor
+    looks again."""
+    stall_ms: int = STALL_MS
+    """Stall bound: the longest that one step may keep pages from the process."""
+
+
 class Knob(enum.StrEnum):
     """What a SetValue may set: a closed list. What `subject` names stands beside each."""
 
@@ -302,7 +324,7 @@ class SetValue:
 ProcessAction = SetAffinity | MoveToCpuset
 """What is done to a process: it has a target, and a set of CPUs."""
 
-Action = ProcessAction | SetValue
+Action = ProcessAction | MigrateMemory | SetValue
 
 CONSENT_OF_KNOB: dict[Knob, Consent] = {
     Knob.IRQ_AFFINITY: Consent.IRQ,
@@ -324,6 +346,8 @@ def consent_of(action: Action) -> Consent:
             return Consent.THREADS
         case MoveToCpuset():
             return Consent.CGROUP
+        case MigrateMemory():
+            return Consent.MEMORY
         case SetValue():
             return CONSENT_OF_KNOB[action.knob]
 
@@ -372,3 +396,5 @@ class Held:
     """Share of run time inside the planned mask since pinning, 0..1; None: not measured."""
     held: bool
     threads: tuple[ThreadState, ...] = field(default=())
+    memory_local: float | None = None
+    """Share of resident memory on the planned nodes, 0..1; None: not known."""

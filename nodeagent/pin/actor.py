@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeagent.errors import ActError, NodeagentError, RightsError
@@ -21,6 +21,7 @@ from nodeagent.model.placement import (
     Action,
     ActionResult,
     Consent,
+    MigrateMemory,
     MoveToCpuset,
     Outcome,
     ProcessAction,
@@ -34,6 +35,8 @@ from nodeagent.pin.affinity import GoneError, Left, Why
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.audit import Audit, Record
 from nodeagent.pin.knobs import doors
+from nodeagent.pin.migrate import ACT as MIGRATE
+from nodeagent.pin.migrate import Migrations, Step
 from nodeagent.pin.proc import (
     Thread,
     boot_id,
@@ -82,6 +85,7 @@ class Actor:
         self._freeze = run_dir / FREEZE_FILE
         self._boot = boot_id()
         self._values = Values(journal, doors(), self._boot)
+        self._migrations = Migrations(journal, self._boot)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -103,6 +107,11 @@ class Actor:
 
     def perform(self, action: Action, asked: Asked) -> ActionResult:
         """Performs one action. Never raises for what happens to it."""
+        if isinstance(action, MigrateMemory):
+            done = self.migrate(action, asked, go_on=False)
+            while done.more:
+                done = self.migrate(action, asked, go_on=True)
+            return done.result
         refusal = self._refusal(consent_of(action), asked)
         if refusal is not None:
             return self._audited(action, "", "", refusal, asked)
@@ -116,6 +125,21 @@ class Actor:
             case SetValue():
                 result, before = self._values.perform(action, asked, _ticks())
                 return self._audited(action, before, result.read_back or "", result, asked)
+
+    def migrate(self, action: MigrateMemory, asked: Asked, *, go_on: bool) -> Step:
+        """One step of moving memory. Never raises for what happens to it. Steps that others follow
+        leave no audit record."""
+        refusal = self._refusal(consent_of(action), asked)
+        if refusal is not None:
+            done = Step(result=self._migrations.interrupted(action, refusal))
+        else:
+            if not go_on and len(self._journal.entries) >= SWEEP_ENTRIES:
+                self._sweep()
+            done = self._migrations.perform(action, asked, _ticks(), go_on=go_on)
+        if done.more:
+            return done
+        after = done.result.read_back or ""
+        return replace(done, result=self._audited(action, done.before, after, done.result, asked))
 
     def _refusal(self, consent: Consent | None, asked: Asked) -> ActionResult | None:
         if consent is not None and consent not in self.allow:
@@ -302,6 +326,8 @@ class Actor:
                 what = "set_affinity"
             case MoveToCpuset():
                 what = "move_to_cpuset"
+            case MigrateMemory():
+                what = MIGRATE
             case SetValue():
                 what = f"set {action.knob} {action.subject}"
         trouble = self._audit.write(
@@ -375,6 +401,10 @@ class Actor:
             )
             self._audit_undo(o.workload, o.pid, o.cpus, result, asked)
             return result
+        if o.act == MIGRATE:
+            result = self._migrations.undo(entry)
+            self._audit_undo(o.workload, o.pid, f"node {o.value}", result, asked)
+            return result
         if o.knob:
             result = self._values.undo(entry)
             self._audit_undo(o.workload, 0, f"{o.knob} {o.subject} {o.value}", result, asked)
@@ -440,6 +470,8 @@ class Actor:
     def _stale(self, entry: Entry) -> tuple[str, str] | None:
         """(how to close it, the sentence) when there is nothing to write back to."""
         o = entry.open
+        if o.act == MIGRATE:
+            return self._migrations.stale(entry)
         if o.knob:
             return self._values.stale(entry)
         if o.boot != self._boot:
@@ -609,6 +641,10 @@ class Actor:
 
     def _recover(self, entry: Entry, asked: Asked) -> str:
         o = entry.open
+        if o.act == MIGRATE:
+            outcome, message = self._migrations.recover(entry)
+            self._audit_recovery(entry, outcome, message, o.value_before, entry.read_back, asked)
+            return message
         if o.knob:
             outcome, message = self._values.recover(entry)
             self._audit_recovery(entry, outcome, message, o.value_before, "", asked)
@@ -713,6 +749,8 @@ def _upon(later: Entry, entry: Entry) -> bool:
     """Whether an entry made later changed again what an earlier one had changed."""
     a, b = later.open, entry.open
     if later.id <= entry.id:
+        return False
+    if MIGRATE in (a.act, b.act):
         return False
     if a.knob or b.knob:
         return (a.knob, a.subject) == (b.knob, b.subject)

@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -37,10 +38,12 @@ from nodeagent.model.actions import (
     to_entry,
     to_request,
 )
-from nodeagent.model.placement import Action, ActionResult
+from nodeagent.model.placement import Action, ActionResult, MigrateMemory
 
 MAX_FDS = 64
 DEADLINE_S = 10.0
+MAX_STEPS = 1 << 23
+"""Steps of one moving of memory: 16 TiB in the smallest steps."""
 MAX_PAGES = 1000
 """Answers that one `journal()` or `undo()` takes; each holds what fits a datagram."""
 
@@ -64,7 +67,29 @@ class ActorClient:
         self, action: Action, *, why: str = "", override_freeze: str = ""
     ) -> ActionResult:
         """One action; its outcome is in the result, also when it was refused."""
+        if isinstance(action, MigrateMemory):
+            return await self.migrate(action, why=why, override_freeze=override_freeze)
         answer, _ = await self._call(to_request(action), why, override_freeze)
+        return _one(answer).result()
+
+    async def migrate(
+        self,
+        action: MigrateMemory,
+        *,
+        why: str = "",
+        override_freeze: str = "",
+        progress: Callable[[Result, Mapping[str, object]], None] | None = None,
+    ) -> ActionResult:
+        """Moves memory, step by step; `progress` is called after each that others follow. Left
+        between two steps, the process runs on with its memory in two places."""
+        request = to_request(action)
+        for _step in range(MAX_STEPS):
+            answer, _ = await self._call(request, why, override_freeze)
+            if not answer.more:
+                break
+            if progress is not None:
+                progress(_one(answer), answer.facts)
+            request = msgspec.structs.replace(request, go_on=True)
         return _one(answer).result()
 
     async def undo(

@@ -81,7 +81,8 @@ class Open(_Record, frozen=True, kw_only=True, tag="open"):
     cpuset_before: tuple[str, str] | None = None
     """(cpus, mems) of the cpuset when it was there already."""
     knob: str = ""
-    """Of a SetValue, with what it is about, what is written and the very text before."""
+    """Of a SetValue, with what it is about, what is written and the very text before. Of a
+    migrate_memory, without a knob: `value` is the node it goes to, `value_before` NODE:BYTES."""
     subject: str = ""
     value: str = ""
     value_before: str = ""
@@ -102,6 +103,12 @@ class Done(_Record, frozen=True, kw_only=True, tag="done"):
     read_back: str
 
 
+class Resumed(_Record, frozen=True, kw_only=True, tag="resumed"):
+    """An action that had stopped half-way goes on: it is open again."""
+
+    id: int
+
+
 class Undoing(_Record, frozen=True, kw_only=True, tag="undoing"):
     """Its undo begins."""
 
@@ -109,14 +116,15 @@ class Undoing(_Record, frozen=True, kw_only=True, tag="undoing"):
 
 
 class Closed(_Record, frozen=True, kw_only=True, tag="closed"):
-    """Nothing is left to undo. `how`: undone, reverted, gone, other-boot, reused."""
+    """Nothing is left to undo. `how`: undone, reverted, gone, other-boot, reused, or kept (memory,
+    which stays where it was moved to)."""
 
     id: int
     how: str
     message: str = ""
 
 
-Record = Header | Open | Former | Done | Undoing | Closed
+Record = Header | Open | Former | Done | Resumed | Undoing | Closed
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -258,9 +266,11 @@ def _apply(found: Loaded, record: Record, raw: bytes) -> None:
             for key, cpus in kept:
                 entry.kept.setdefault(key, cpus)
         case Done():
-            if not entry.open.knob:
+            if not entry.open.value:
                 CpuSet.parse(record.read_back)
             entry.state, entry.read_back = "done", record.read_back
+        case Resumed():
+            entry.state, entry.read_back = "open", ""
         case Undoing():
             entry.state = "undoing"
         case Closed():
@@ -390,6 +400,10 @@ class Journal:
     def done(self, number: int, read_back: str) -> None:
         """The action is complete."""
         self._write([Done(id=number, read_back=read_back)])
+
+    def resumed(self, number: int) -> None:
+        """It goes on where it had stopped; a new one would record the half-way state as former."""
+        self._write([Resumed(id=number)], make_room=True)
 
     def undoing(self, number: int) -> None:
         """Its undo begins."""

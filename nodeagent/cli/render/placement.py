@@ -17,6 +17,7 @@ from nodeagent.model.placement import (
     ActionResult,
     Consent,
     Held,
+    MigrateMemory,
     MoveToCpuset,
     Outcome,
     Placed,
@@ -150,6 +151,16 @@ def action_json(action: Action) -> dict[str, object]:
             "value": action.value,
             "before": action.before,
         }
+    if isinstance(action, MigrateMemory):
+        return {
+            "do": "migrate_memory",
+            "workload": action.workload,
+            "pid": action.target.pid,
+            "mems": str(action.nodes),
+            "to": action.to,
+            "before": action.before,
+            "stall_ms": action.stall_ms,
+        }
     moves = isinstance(action, MoveToCpuset)
     return {
         "do": "move_to_cpuset" if moves else "set_affinity",
@@ -171,7 +182,9 @@ def print_plan(out: Console, planned: Planned) -> None:
         f"{planned.file} on {len(topology.online)} PUs, {nodes} NUMA "
         f"{'node' if nodes == 1 else 'nodes'}; housekeeping keeps CPU {placement.housekeeping}"
     )
-    by_pid = {a.target.pid: a for a in planned.actions if not isinstance(a, SetValue)}
+    by_pid = {
+        a.target.pid: a for a in planned.actions if not isinstance(a, SetValue | MigrateMemory)
+    }
     for placed in placement.placed:
         found = matching(placed.match, planned.processes)
         changing = [p for p in found if p.pid in by_pid]
@@ -308,7 +321,7 @@ def print_status(out: Console, planned: Planned, rows: Sequence[Held]) -> None:
     """Wanted, actual, before, since when and by whom, for each process."""
     from rich.table import Table
 
-    latest: Mapping[int, JournalEntry] = {e.pid: e for e in planned.journal or () if not e.knob}
+    latest: Mapping[int, JournalEntry] = {e.pid: e for e in planned.journal or () if e.cpus}
     view = Table(box=None, pad_edge=False)
     for column in ("WORKLOAD", "PROCESS", "WANTED", "ACTUAL", "BEFORE", "HELD", "SINCE", "BY"):
         view.add_column(column, overflow="fold")
@@ -336,7 +349,7 @@ def print_status(out: Console, planned: Planned, rows: Sequence[Held]) -> None:
                 f"also set{for_whom}: {entry.knob} {entry.subject} to {entry.value or 'none'}, was "
                 f"{entry.value_before or 'none'}, since {_since(entry.at_ns)} by {entry.by}"
             )
-    others = [e for e in planned.journal or () if e.pid not in shown and not e.knob]
+    others = [e for e in planned.journal or () if e.pid not in shown and e.cpus]
     for entry in others:
         out.print(
             f"also pinned: workload {entry.workload}, process {entry.pid}, on CPU {entry.cpus} "
