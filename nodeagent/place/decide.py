@@ -135,11 +135,13 @@ def _wishes(case: Case, workloads: Sequence[Workload]) -> tuple[dict[str, Near],
             if why is not None:
                 refused[w.name] = why
             near[w.name] = where
+    worst: dict[str, Workload] = {}
     for w in workloads:
-        if w.unit is None or w.name in refused:
-            continue
-        bad = next((o for o in workloads if o.unit == w.unit and o.name in refused), None)
-        if bad is not None:
+        if w.unit is not None and w.name in refused:
+            worst.setdefault(w.unit, w)
+    for w in workloads:
+        bad = worst.get(w.unit) if w.unit is not None else None
+        if bad is not None and w.name not in refused:
             why = refused[bad.name]
             refused[w.name] = Why(
                 reason=f"unit {w.unit} is placed whole or not at all, and {bad.name} cannot be: "

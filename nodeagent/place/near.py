@@ -56,13 +56,13 @@ def near_of(machine: Machine, near: str | None, facts: Facts) -> Near | NotHere:
     if function.numa_node is not None:
         return _on_node(machine, function.numa_node, named, function.bdf, gpu)
     local = machine.sites_of(function.local_cpus) if function.local_cpus else ()
-    if local and len(machine.sites) > 1:
-        names = ", ".join(machine.sites[i].name for i in local)
+    if local:
+        names = " and ".join(f"{machine.sites[i].name}'s" for i in local)
         return Near(
             sites=local,
             bdf=function.bdf,
             gpu=gpu,
-            reason=f"{named} is local to CPUs {function.local_cpus}, which are those of {names}",
+            reason=f"{named} is local to CPUs {function.local_cpus}, which are {names}",
         )
     if len(machine.sites) == 1:
         return Near(
