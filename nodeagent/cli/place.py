@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nodeagent.cli.main import Invocation
+from nodeagent.cli.prove import prove
 from nodeagent.errors import NodeagentError, UsageError, visible
 from nodeagent.model.actions import JournalEntry, Result
 from nodeagent.model.cpuset import CpuSet
@@ -47,6 +48,9 @@ _override = click.option(
 )
 def place() -> None:
     """Where workloads belong: plan it, make it so, see whether it holds, put it back."""
+
+
+place.add_command(prove)
 
 
 def _plan(
