@@ -19,6 +19,7 @@ from nodeagent.check.judge import judge
 from nodeagent.check.policy import Policy
 from nodeagent.check.policyfile import parse as parse_policy
 from nodeagent.daemon.acting import Actor
+from nodeagent.daemon.hoststate import JournalValue
 from nodeagent.daemon.setup import Doors, Link, Notices, Probe
 from nodeagent.daemon.source import Source
 from nodeagent.daemon.state import Journal, JournalPin, Judge
@@ -117,9 +118,17 @@ class _ActorDoor:
         # An entry that is added while it is read counts for the next time.
         at_ns = time.time_ns()
         pins: dict[tuple[int, int], JournalPin] = {}
+        values: dict[tuple[str, str], JournalValue] = {}
         for entry in await self.client.journal():
+            if entry.knob and entry.state != "undoing":
+                values[entry.knob, entry.subject] = JournalValue(
+                    knob=entry.knob,
+                    subject=entry.subject,
+                    value=entry.value,
+                    at_ns=entry.at_ns,
+                )
             if entry.state == "undoing" or entry.knob or not entry.cpus:
-                # Nothing to guard: a value of the host, or memory that was moved.
+                # No process to guard: a value of the host, or memory that was moved.
                 continue
             key = entry.pid, entry.start_time
             first = pins.get(key)
@@ -131,7 +140,7 @@ class _ActorDoor:
                 before=entry.before if first is None else first.before,
                 at_ns=entry.at_ns,
             )
-        return Journal(at_ns=at_ns, pins=tuple(pins.values()))
+        return Journal(at_ns=at_ns, pins=tuple(pins.values()), values=tuple(values.values()))
 
     async def close(self) -> None:
         await self.client.close()

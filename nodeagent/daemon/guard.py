@@ -82,6 +82,9 @@ class Memory:
     corrected: tuple[str, ...]
     manual: str | None
     manual_ns: int
+    knob: str = ""
+    """Of a value of the host: which one, and of what; then pid and start time are 0."""
+    subject: str = ""
 
 
 class Answer(enum.Enum):

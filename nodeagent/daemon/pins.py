@@ -8,6 +8,7 @@ from typing import assert_never
 
 from nodeagent.daemon import authors as authorship
 from nodeagent.daemon import guard as guarding
+from nodeagent.daemon import hostvalues
 from nodeagent.daemon.guard import Answer, Drift, Pin, ProcessKey
 from nodeagent.daemon.links import event
 from nodeagent.daemon.state import (
@@ -51,6 +52,8 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
         match result.outcome:
             case Outcome.DONE:
                 failures.pop(failed, None)
+                if isinstance(action, SetValue):
+                    state = replace(state, values=hostvalues.done(state.values, done))
                 if isinstance(action, SetValue | MigrateMemory):
                     events.append(event("pin.done", subject, Severity.INFO, result.message, at_ns))
                     continue
@@ -79,6 +82,10 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
                     )
                 )
             case Outcome.GONE:
+                if isinstance(action, SetValue):
+                    # A process that ended leaves the plan; a value is wanted until the next one.
+                    retry_ns = at_ns + RETRY_NS * 2**10
+                    failures[failed] = Failure(tries=1, retry_ns=retry_ns, message=result.message)
                 events.append(event("pin.gone", subject, Severity.INFO, result.message, at_ns))
             case Outcome.REFUSED | Outcome.FAILED | Outcome.REVERTED:
                 old = failures.get(failed)
@@ -133,7 +140,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     by_key = {(p.pid, p.start_time): p for p in state.processes}
     guard = state.guard
     listed: set[ProcessKey] = set()
-    remembered = {(m.pid, m.start_time): m for m in state.remembered}
+    remembered = {(m.pid, m.start_time): m for m in state.remembered if not m.knob}
     for entry in seen.journal.pins:
         key = entry.pid, entry.start_time
         listed.add(key)
@@ -253,7 +260,7 @@ def _drift_event(
     subject = f"{drift.pin.workload} pid {process.pid}"
     match drift.answer:
         case Answer.CORRECT:
-            blocked = _blocked(Consent.THREADS, state, seen)
+            blocked = blocked_by(Consent.THREADS, state, seen)
             then = f"not corrected: {blocked}" if blocked else "corrected once"
             return event("pin.drift", subject, Severity.WARNING, f"{what}; {then}", now_ns)
         case Answer.REPORT:
@@ -274,7 +281,7 @@ def _drift_event(
     )
 
 
-def _blocked(consent: Consent, state: State, seen: Seen) -> str | None:
+def blocked_by(consent: Consent, state: State, seen: Seen) -> str | None:
     """Why an act of that class may not be made by the daemon now; None: it may."""
     if consent not in seen.consents.allow:
         return f"[pin] allow does not name {consent}"
@@ -308,7 +315,7 @@ def queue_up(
             continue
         if busy is not None and busy.target.pid == action.target.pid:
             continue
-        blocked = _blocked(consent_of(action), state, seen)
+        blocked = blocked_by(consent_of(action), state, seen)
         if blocked is not None and seen.actor == CONNECTING:
             continue
         if blocked is not None:

@@ -9,6 +9,9 @@ from nodeagent.daemon import guard as guarding
 from nodeagent.daemon.authors import Kept
 from nodeagent.daemon.fold import Fold
 from nodeagent.daemon.guard import Guard, Memory, ProcessKey
+from nodeagent.daemon.hoststate import NOTHING as NO_HOST_PLAN
+from nodeagent.daemon.hoststate import JournalValue, Key, Planned, Set
+from nodeagent.daemon.hoststate import memory as values_memory
 from nodeagent.daemon.links import Links
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
@@ -90,6 +93,8 @@ class Journal:
 
     at_ns: int
     pins: tuple[JournalPin, ...]
+    values: tuple[JournalValue, ...] = ()
+    """Of each value of the host the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +177,12 @@ class State:
     failures: Mapping[tuple[ProcessKey, str], Failure] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Workload -> why its actions are not performed now."""
+    host: Planned = NO_HOST_PLAN
+    """What the placement asks of the host."""
+    values: Mapping[Key, Set] = field(default_factory=dict)
+    """The host's values that we set."""
+    host_waiting: Mapping[str, str] = field(default_factory=dict)
+    """Class of consent -> why values of it are not set now."""
     frozen: str | None = None
     fold: Fold = field(default_factory=Fold)
     links: Links = field(default_factory=Links)
@@ -211,10 +222,15 @@ def to_keep(state: State) -> tuple[Memory, ...]:
     old = [
         m
         for m in state.remembered
-        if (m.pid, m.start_time) not in state.guard.pins
-        and (not alive or (m.pid, m.start_time) in alive)
+        if (
+            (m.knob, m.subject) not in state.values
+            if m.knob
+            else (m.pid, m.start_time) not in state.guard.pins
+            and (not alive or (m.pid, m.start_time) in alive)
+        )
     ]
-    return tuple(sorted((*guarding.memory(state.guard), *old), key=lambda m: (m.pid, m.start_time)))
+    known = (*guarding.memory(state.guard), *values_memory(state.values), *old)
+    return tuple(sorted(known, key=lambda m: (m.pid, m.start_time, m.knob, m.subject)))
 
 
 def due_ns(last_ns: int, interval_ns: int, asked: bool, took_ns: int = 0) -> int:

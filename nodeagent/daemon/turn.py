@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodeagent.daemon import guard as guarding
-from nodeagent.daemon import pins
+from nodeagent.daemon import hostvalues, pins
 from nodeagent.daemon.fold import fold
 from nodeagent.daemon.links import event, feed_events, finding_events, state_events
 from nodeagent.daemon.state import CONNECTING, Decisions, Seen, State, Wanted
@@ -18,7 +18,7 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.finding import Verdict, worst
 from nodeagent.model.freeze import frozen
-from nodeagent.model.placement import Held
+from nodeagent.model.placement import Consent, Held
 from nodeagent.place.facts import facts_of
 from nodeagent.place.held import observed
 from nodeagent.place.match import claims
@@ -35,9 +35,17 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     state = pins.take_results(state, seen, events)
     state = _read(state, seen)
     state = pins.adopt(state, seen, now_ns, events)
+    state = hostvalues.adopt(state, seen, now_ns, events)
     state = _plan(state, seen, now_ns, events)
     state = pins.watch_over(state, seen, now_ns, events)
+    state = hostvalues.replanned(state)
     state, queue = pins.queue_up(state, seen, now_ns, events)
+
+    def blocked(consent: Consent) -> str | None:
+        return pins.blocked_by(consent, state, seen)
+
+    state, more = hostvalues.queue_up(state, seen, now_ns, events, blocked)
+    queue = (*queue, *more)
     state = _links(state, seen, now_ns, events)
     state, held = pins.rows(state, seen)
     folded, said = fold(state.fold, events, now_ns)
@@ -50,7 +58,8 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
         held=held,
         watch=watch,
         masks=_masks(state, watch),
-        ask_journal=any(p.suspect_ns for p in state.guard.pins.values()),
+        ask_journal=any(p.suspect_ns for p in state.guard.pins.values())
+        or any(v.suspect_ns for v in state.values.values()),
     )
 
 
@@ -89,7 +98,7 @@ def _read(state: State, seen: Seen) -> State:
         processes=seen.reading.processes,
         read_ns=seen.reading.at_ns,
         guard=guarding.ended(state.guard, alive),
-        failures={k: f for k, f in state.failures.items() if k[0] in alive},
+        failures={k: f for k, f in state.failures.items() if k[0] in alive or k[0] == (0, 0)},
         run_base={k: b for k, b in state.run_base.items() if k in pids},
     )
 
@@ -174,7 +183,7 @@ def _sentence(state: State, seen: Seen, queue: tuple[Wanted, ...], held: tuple[H
         return "nothing decided: the first reading of the machine is not there yet"
     parts: list[str] = []
     if queue:
-        names = ", ".join(dict.fromkeys(w.action.workload for w in queue))
+        names = ", ".join(dict.fromkeys(w.action.workload or "the host" for w in queue))
         parts.append(f"putting {names} where the plan says ({len(queue)} actions)")
     if state.waiting:
         name, why = next(iter(state.waiting.items()))
