@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -53,3 +56,43 @@ def rights() -> None:
             programs.load()
     except NodeagentError as error:
         pytest.skip(str(error))
+
+
+def _podman(*words: str) -> str:
+    done = subprocess.run(
+        ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"podman {words[0]} does not work here: {done.stderr.strip()[-200:]}")
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def podman_container(tmp_path: pathlib.Path) -> Iterator[tuple[str, int]]:
+    """Name and process of a running container of Podman's, labelled tier=gold, from an image
+    localhost/NAME/vllm-openai:v1 that holds one static program and needs no network."""
+    tools = {name: shutil.which(name) for name in ("podman", "runc", "busybox")}
+    missing = [name for name, path in tools.items() if path is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs root and {', '.join(missing) or 'its rights'}")
+    folder = tmp_path / "image"
+    (folder / "bin").mkdir(parents=True)
+    shutil.copy(tools["busybox"] or "", folder / "bin/busybox")
+    subprocess.run(["tar", "-C", str(folder), "-cf", f"{folder}.tar", "bin"], check=True)
+    name = f"nodeagent-test-{os.getpid()}"
+    image = f"localhost/{name}/vllm-openai:v1"
+    _podman("import", f"{folder}.tar", image)
+    try:
+        _podman(
+            *("run", "-d", "--name", name, "--network", "none", "--label", "tier=gold"),
+            *("--ulimit", "nofile=100:100", "--ulimit", "nproc=100:100"),
+            *(image, "/bin/busybox", "sleep", "600"),
+        )
+        yield name, int(_podman("inspect", "--format", "{{.State.Pid}}", name))
+    finally:
+        for words in (("rm", "-f", "-t", "0", name), ("rmi", "-f", image)):
+            subprocess.run(["podman", *words], capture_output=True, timeout=60, check=False)

@@ -130,7 +130,7 @@ def plan_here(want: Wanted, host: str | None) -> Here:
     workloads = resolve(want.workloads, snapshot)
     now = observed(topology, workloads, processes)
     placement = plan(topology, workloads, processes, now, want.housekeeping, facts_of(snapshot))
-    asked = [w.name for w in workloads if w.match.container or w.match.image or w.match.label]
+    asked = [w.name for w in workloads if w.match.by_container]
     if asked and reader.container_reason:
         note = f"{', '.join(asked)} by container: {reader.container_reason}"
         placement = dataclasses.replace(placement, notes=(*placement.notes, note))

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from nodeagent.daemon.state import CONNECTING, Done, Journal, Wanted
 from nodeagent.errors import NodeagentError, UnavailableError
+from nodeagent.model.cgroup import Container
 from nodeagent.model.placement import Action, ActionResult, Outcome
 
 RETRY_S = 2.0
@@ -40,6 +41,9 @@ class Actor(Protocol):
 
     async def journal(self) -> Journal:
         """What is in force."""
+
+    async def containers(self, cgroups: tuple[str, ...]) -> tuple[tuple[Container, ...], str]:
+        """(what root's files say of the containers of those cgroups, why some are missing)."""
 
     async def close(self) -> None:
         """Ends the connection."""

@@ -36,6 +36,8 @@ from nodeagent.model.actions import (
     ActionRequest,
     Answer,
     Call,
+    ContainerLine,
+    ContainersRequest,
     EntryLine,
     JournalRequest,
     LoadProbeRequest,
@@ -210,6 +212,39 @@ def _status(request: StatusRequest, context: Context) -> Reply:
     )
 
 
+def _containers(request: ContainersRequest, context: Context) -> Reply:
+    # Imported when it is asked for: few nodes match by container.
+    from nodeagent.discover.containers import Containers
+    from nodeagent.discover.root import Root
+
+    lines: list[ContainerLine] = []
+    room = MAX_ANSWER
+    with Root.live() as root:
+        containers = Containers(root)
+        for cgroup in request.cgroups:
+            found = containers.of(cgroup)
+            if found is None or found.name is None:
+                continue
+            line = ContainerLine(
+                cgroup=cgroup,
+                runtime=found.runtime,
+                name=found.name,
+                image=found.image,
+                labels=dict(found.labels),
+            )
+            size = len(msgspec.json.encode(line)) + 1
+            if size > room:
+                line = msgspec.structs.replace(line, labels={})
+                size = len(msgspec.json.encode(line)) + 1
+            if size > room:
+                break
+            room -= size
+            lines.append(line)
+    told = [msgspec.to_builtins(line) for line in lines]
+    facts: dict[str, object] = {"containers": told, "reason": containers.reason}
+    return Reply(answer=Answer(seq=context.call.seq, facts=facts))
+
+
 def _load_probe(request: LoadProbeRequest, context: Context) -> Reply:
     # Imported when it is asked for: without a probe the actor stays small.
     from nodeagent.probe import guarding, serve
@@ -271,6 +306,7 @@ ACTIONS: dict[type[msgspec.Struct], Handler] = {
     JournalRequest: _journal,
     StatusRequest: _status,
     LoadProbeRequest: _load_probe,
+    ContainersRequest: _containers,
 }
 """The closed list. A handler raises NodeagentError for what it refuses as a whole."""
 

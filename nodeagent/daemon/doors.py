@@ -28,6 +28,7 @@ from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
 from nodeagent.errors import UnavailableError
 from nodeagent.feed.registry import Registry
+from nodeagent.model.cgroup import Container
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
 from nodeagent.model.placement import Action, ActionResult, Outcome
@@ -141,6 +142,9 @@ class _ActorDoor:
                 at_ns=entry.at_ns,
             )
         return Journal(at_ns=at_ns, pins=tuple(pins.values()), values=tuple(values.values()))
+
+    async def containers(self, cgroups: tuple[str, ...]) -> tuple[tuple[Container, ...], str]:
+        return await self.client.containers(cgroups)
 
     async def close(self) -> None:
         await self.client.close()

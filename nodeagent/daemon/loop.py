@@ -223,6 +223,7 @@ class Loop:
             # Without workloads nothing is asked of other people's processes; a recorded machine's
             # are not here.
             processes = self._doors.processes.scan(self._watched, now_s)
+            self._ask_for_containers()
         reading = Reading(at_ns=at_ns, processes=processes)
         rings = self._rings
         happened = rings.take_events() if rings is not None else ()
@@ -251,6 +252,9 @@ class Loop:
                 "spool": self._log.trouble if self._link is None else self._link.trouble,
                 "memory": self._memory.trouble,
                 "titles": self._doors.processes.trouble,
+                "container-facts": self._doors.processes.container_trouble
+                if self._by_container()
+                else None,
                 "guard": self._no_guard if self._setup.workloads else None,
             },
             notices=notices,
@@ -284,6 +288,23 @@ class Loop:
 
     async def _read_journal(self, actor: Actor) -> None:
         self._journal = await actor.journal()
+
+    def _by_container(self) -> bool:
+        """Whether a workload is known by its container's name, image or label."""
+        return any(w.match.by_container for w in self._setup.workloads)
+
+    def _ask_for_containers(self) -> None:
+        if self._acting.actor is None or not self._by_container():
+            return
+        unnamed = self._doors.processes.unnamed()
+        if unnamed:
+            self._acting.errand(partial(self._name_containers, unnamed))
+
+    async def _name_containers(self, cgroups: tuple[str, ...], actor: Actor) -> None:
+        found, reason = await actor.containers(cgroups)
+        self._doors.processes.tell(found, reason)
+        if found:
+            self._ask()
 
     async def _look_up(self, actor: Actor) -> None:
         await self._read_journal(actor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,7 @@ from nodeagent.daemon.source import Source
 from nodeagent.daemon.state import Consents, Judge
 from nodeagent.errors import ConfigError
 from nodeagent.model.baseline import Baseline, unusable
+from nodeagent.model.cgroup import Container
 from nodeagent.model.configfile import Loaded
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
@@ -40,6 +41,16 @@ class ProcessSource(Protocol):
 
     def scan(self, watched: frozenset[int], now_s: float) -> tuple[ProcessState, ...]:
         """All of them; threads of those that are watched."""
+
+    def unnamed(self) -> tuple[str, ...]:
+        """cgroups of containers whose name is not known, and was not asked for too often."""
+
+    def tell(self, containers: Iterable[Container], reason: str) -> None:
+        """What was asked about them, and why not all is known."""
+
+    @property
+    def container_trouble(self) -> str | None:
+        """Why names of containers are missing; None: none is."""
 
     def close(self) -> None:
         """Ends its child."""

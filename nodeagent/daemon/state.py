@@ -150,6 +150,10 @@ class Failure:
     message: str
 
 
+Identity = tuple[int, int, str, str, str | None]
+"""(pid, start time, title, parent's title, container's name): what a match looks at."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """What the turn remembers."""
@@ -164,7 +168,7 @@ class State:
     read_ns: int = 0
     claimed: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
     placement: Placement = NOTHING
-    planned_for: frozenset[tuple[int, int, str]] = frozenset()
+    planned_for: frozenset[Identity] = frozenset()
     """(pid, start time, title) of the processes the plan was made for."""
     planned_on: Snapshot | None = None
     """The machine the plan was made on."""

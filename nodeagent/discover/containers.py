@@ -1,21 +1,25 @@
 """What a container's runtime says of it: name, image, labels. Read from the runtime's own files.
 
 The id comes off the cgroup path (model/cgroup.py). Files of the runtimes are root's: without that
-right the names stay unknown, and `reason` says so. Nothing is asked over a runtime's socket; only
-the labels of Podman, which keeps them in a database, are asked of `podman inspect`, and only where
-a workload matches by label.
+right the names stay unknown, and `reason` says so. Nothing is asked over a runtime's socket: the
+labels of a Podman before 5, whose database is not SQLite, are asked of `podman inspect`, and only
+where a workload matches by label.
 
 Source: moby daemon container.config.v2.json; containers/storage container.go (containers.json);
+podman libpod/sqlite_state_internal.go;
 cri-o and containerd internal/cri annotations in the bundle's config.json; podman-inspect(1).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import pwd
 import re
+import sqlite3
 import subprocess
+from urllib.parse import quote
 
 import msgspec
 
@@ -82,7 +86,7 @@ class Containers:
                 "read without root"
             )
             return found
-        if told.runtime == "podman" and self._labels and self._root.is_live:
+        if told.runtime == "podman" and not told.labels and self._labels and self._root.is_live:
             return self._inspected(told)
         return told
 
@@ -91,8 +95,14 @@ class Containers:
         return None if data is None else docker_facts(found, data)
 
     def _storage(self, found: Container) -> Container | None:
-        """Podman's and CRI-O's: containers.json names all of a store, config.json one."""
-        for store in self._stores(found):
+        """Podman's and CRI-O's: containers.json names all of a store, config.json one; what Podman
+        5 knows stands in its database."""
+        if self._root.is_live:
+            for top in self._tops(found):
+                row = read_database(f"/{top}/db.sql", found.id)
+                if row is not None:
+                    return database_facts(found, row)
+        for store in (f"{t}/{d}-containers" for t in self._tops(found) for d in STORES):
             listed = self._read(f"{store}/containers.json")
             told = None if listed is None else storage_facts(found, listed)
             if told is not None:
@@ -100,7 +110,8 @@ class Containers:
                 return told if config is None else bundle_facts(told, config)
         return None
 
-    def _stores(self, found: Container) -> list[str]:
+    def _tops(self, found: Container) -> list[str]:
+        """Where the stores of root and of the container's user are."""
         tops = ["var/lib/containers/storage"]
         user = _USER.search(found.cgroup)
         if user is not None and self._root.is_live:
@@ -110,7 +121,7 @@ class Containers:
                 home = ""
             if home.startswith("/"):
                 tops.insert(0, f"{home[1:]}/.local/share/containers/storage")
-        return [f"{top}/{driver}-containers" for top in tops for driver in STORES]
+        return tops
 
     def _bundle(self, found: Container) -> Container | None:
         for space in NAMESPACES:
@@ -150,6 +161,23 @@ class Containers:
             self.reason = f"container {told.name}: podman inspect: {last[:200]}"
             return told
         return inspect_facts(told, done.stdout)
+
+
+def read_database(path: str, number: str) -> bytes | None:
+    """What Podman (5, and 4.8 where it was told so) keeps of one container; None: nothing, or no
+    right. Opened to read only; where even that would have to write, as a file nobody changes."""
+    for how in ("mode=ro", "mode=ro&immutable=1"):
+        try:
+            with contextlib.closing(
+                sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, timeout=1.0)
+            ) as base:
+                row = base.execute(
+                    "SELECT JSON FROM ContainerConfig WHERE ID = ?", (number,)
+                ).fetchone()
+        except sqlite3.Error:
+            continue
+        return None if row is None or not isinstance(row[0], str) else row[0].encode()
+    return None
 
 
 # ---- what the files say: pure --------------------------------------------------------------------
@@ -201,6 +229,27 @@ def docker_facts(found: Container, data: bytes) -> Container | None:
         name=told.name.lstrip("/"),
         image=settings.image,
         labels=settings.labels or {},
+    )
+
+
+class _Kept(msgspec.Struct):
+    name: str = ""
+    rootfsImageName: str = ""  # noqa: N815
+    labels: dict[str, str] | None = None
+
+
+def database_facts(found: Container, data: bytes) -> Container | None:
+    """Out of the JSON of Podman's database (libpod ContainerConfig)."""
+    try:
+        told = msgspec.json.decode(data, type=_Kept)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return _with(
+        found,
+        runtime="podman",
+        name=told.name,
+        image=told.rootfsImageName,
+        labels=told.labels or {},
     )
 
 

@@ -37,6 +37,9 @@ MAX_VALUE = 16 << 10
 MAX_ANSWER = MAX_DATAGRAM - (8 << 10)
 """Bytes that results or entries of one answer take; the rest of its frame needs far less."""
 
+MAX_CONTAINERS = 16
+"""Containers that one request asks about."""
+
 _Id = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 """A process or thread number: what the kernel's pid_t holds."""
 _Tids = Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
@@ -127,6 +130,23 @@ class StatusRequest(_Request, frozen=True, kw_only=True, tag="status"):
     """Who the actor is and what it may do."""
 
 
+class ContainersRequest(_Request, frozen=True, kw_only=True, tag="containers"):
+    """Name, image and labels of the containers of these cgroups: the runtimes' files are root's.
+    Answered in `facts`, as `containers`: one ContainerLine each, as far as there is room."""
+
+    cgroups: Annotated[tuple[_Path, ...], msgspec.Meta(max_length=MAX_CONTAINERS)]
+
+
+class ContainerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """model.cgroup.Container on the wire, for the cgroup that was asked about."""
+
+    cgroup: str
+    runtime: str
+    name: str | None = None
+    image: str | None = None
+    labels: dict[str, str] = {}
+
+
 class LoadProbeRequest(_Request, frozen=True, kw_only=True, tag="load_probe"):
     """Load a BPF object of ours and hand its map descriptors over; the actor keeps the links."""
 
@@ -143,6 +163,7 @@ Request = (
     | JournalRequest
     | StatusRequest
     | LoadProbeRequest
+    | ContainersRequest
 )
 
 

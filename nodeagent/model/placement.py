@@ -48,6 +48,11 @@ class Match:
     parent: str | None = None
     """Shell pattern on the title of the process's parent."""
 
+    @property
+    def by_container(self) -> bool:
+        """Whether it needs what only a container's runtime knows."""
+        return not (self.container is None and self.image is None and self.label is None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import dataclasses
 import os
 import socket
 import struct
@@ -24,10 +25,13 @@ from nodeagent.errors import (
     UsageError,
 )
 from nodeagent.model.actions import (
+    MAX_CONTAINERS,
     MAX_DATAGRAM,
     MAX_REASON,
     Answer,
     Call,
+    ContainerLine,
+    ContainersRequest,
     JournalEntry,
     JournalRequest,
     LoadProbeRequest,
@@ -38,6 +42,7 @@ from nodeagent.model.actions import (
     to_entry,
     to_request,
 )
+from nodeagent.model.cgroup import Container, container_of
 from nodeagent.model.placement import Action, ActionResult, MigrateMemory
 
 MAX_FDS = 64
@@ -128,6 +133,31 @@ class ActorClient:
         """`facts`: pid, version, allow, frozen, entries, recovered."""
         answer, _ = await self._call(StatusRequest())
         return answer
+
+    async def containers(self, cgroups: tuple[str, ...]) -> tuple[tuple[Container, ...], str]:
+        """(what is known of the containers of those cgroups, why the rest is not)."""
+        answer, _ = await self._call(ContainersRequest(cgroups=cgroups[:MAX_CONTAINERS]))
+        try:
+            lines = msgspec.convert(answer.facts.get("containers", []), list[ContainerLine])
+        except msgspec.ValidationError as error:
+            raise ActError(
+                f"{self._path}: the answer about containers is none: {error}",
+                "actor and daemon are of different versions: restart both",
+            ) from error
+        found = []
+        for line in lines:
+            bare = container_of(line.cgroup)
+            if bare is not None:
+                found.append(
+                    dataclasses.replace(
+                        bare,
+                        runtime=line.runtime,
+                        name=line.name,
+                        image=line.image,
+                        labels=tuple(sorted(line.labels.items())),
+                    )
+                )
+        return tuple(found), str(answer.facts.get("reason", ""))
 
     async def load_probe(
         self, program: str, options: dict[str, str | int | bool] | None = None

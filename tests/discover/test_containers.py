@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import pathlib
-import shutil
-import subprocess
-from collections.abc import Iterator
+import sqlite3
 
 import pytest
 from hypothesis import given
@@ -17,8 +15,10 @@ from nodeagent.discover.containers import (
     MAX_TRIES,
     Containers,
     bundle_facts,
+    database_facts,
     docker_facts,
     inspect_facts,
+    read_database,
     storage_facts,
 )
 from nodeagent.discover.procs import Processes
@@ -146,6 +146,31 @@ def test_a_container_that_says_nothing_is_looked_at_a_few_times_only(
         assert containers.of(DOCKER) == told, "and what is known stays known"
 
 
+def test_podmans_database(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "odd name?.sql"
+    assert read_database(str(path), ID) is None
+    kept = {"id": ID, "name": "vllm-0", "rootfsImageName": "localhost/vllm:1", "labels": {"a": "b"}}
+    with contextlib.closing(sqlite3.connect(path)) as base:
+        base.execute("PRAGMA journal_mode = WAL")
+        base.execute("CREATE TABLE ContainerConfig(ID TEXT, Name TEXT, PodID TEXT, JSON TEXT)")
+        base.execute(
+            "INSERT INTO ContainerConfig VALUES (?, 'vllm-0', NULL, ?)", (ID, json.dumps(kept))
+        )
+        base.commit()
+        row = read_database(str(path), ID)
+        assert row is not None, "also while Podman has it open"
+        found = database_facts(BARE, row)
+        assert found is not None
+        assert (found.name, found.image, found.labels) == (
+            "vllm-0",
+            "localhost/vllm:1",
+            (("a", "b"),),
+        )
+        assert read_database(str(path), "0" * 64) is None
+    path.write_bytes(b"no database at all")
+    assert read_database(str(path), ID) is None
+
+
 BARE = Container(runtime="podman", id=ID, cgroup="/x")
 
 
@@ -157,7 +182,7 @@ BARE = Container(runtime="podman", id=ID, cgroup="/x")
     ),
 ).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 def test_files_of_any_content_are_no_failure(data: bytes) -> None:
-    for facts in (docker_facts, storage_facts, bundle_facts, inspect_facts):
+    for facts in (docker_facts, storage_facts, bundle_facts, inspect_facts, database_facts):
         told = facts(BARE, data)
         assert told is None or told.id == ID
 
@@ -185,47 +210,11 @@ def test_what_people_call_an_image(image: str, names: set[str]) -> None:
 # ---- a real one ----------------------------------------------------------------------------------
 
 
-def podman(*words: str) -> str:
-    done = subprocess.run(
-        ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"podman {words[0]} does not work here: {done.stderr.strip()[-200:]}")
-    return done.stdout.strip()
-
-
-@pytest.fixture
-def real(tmp_path: pathlib.Path) -> Iterator[str]:
-    """Name of a running container of Podman's, made from an image of one static program."""
-    tools = {name: shutil.which(name) for name in ("podman", "runc", "busybox")}
-    missing = [name for name, path in tools.items() if path is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"needs root and {', '.join(missing) or 'its rights'}")
-    (tmp_path / "bin").mkdir()
-    shutil.copy(tools["busybox"] or "", tmp_path / "bin/busybox")
-    subprocess.run(["tar", "-C", str(tmp_path), "-cf", f"{tmp_path}.tar", "bin"], check=True)
-    name = f"nodeagent-test-{os.getpid()}"
-    image = f"localhost/{name}/vllm-openai:v1"
-    podman("import", f"{tmp_path}.tar", image)
-    try:
-        podman(
-            *("run", "-d", "--name", name, "--network", "none", "--label", "tier=gold"),
-            *("--ulimit", "nofile=100:100", "--ulimit", "nproc=100:100"),
-            *(image, "/bin/busybox", "sleep", "600"),
-        )
-        yield name
-    finally:
-        for words in (("rm", "-f", "-t", "0", name), ("rmi", "-f", image)):
-            subprocess.run(["podman", *words], capture_output=True, timeout=60, check=False)
-
-
 @pytest.mark.root
-def test_a_process_in_a_container_is_known_by_name_image_and_label(real: str) -> None:
-    pid = int(podman("inspect", "--format", "{{.State.Pid}}", real))
+def test_a_process_in_a_container_is_known_by_name_image_and_label(
+    podman_container: tuple[str, int],
+) -> None:
+    real, pid = podman_container
     with Root.live() as root:
         processes = Processes(root, labels=True)
         try:
