@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("nodeagent.cli.diff:diff", "What differs between two machines, or two times."),
     "baseline": ("nodeagent.cli.baseline:baseline", "What this machine should have."),
     "place": ("nodeagent.cli.place:place", "Where workloads belong: plan, apply, status, release."),
-    "undo": ("nodeagent.cli.place:undo", "Put back every change nodeagent made to this host."),
+    "undo": ("nodeagent.cli.undo:undo", "Put back every change nodeagent made to this host."),
     "exec": ("nodeagent.cli.exec:exec_command", "Start a program on its CPUs and memory nodes."),
     "probe": ("nodeagent.cli.probe:probe", "Latency jitter, measured with eBPF."),
     "feed": ("nodeagent.cli.feed:feed", "Market-data feeds: status, replay, synthetic captures."),

@@ -53,7 +53,7 @@ def read_engines(root: Root) -> tuple[ProcessFacts, ...] | None:
         whole = {p.pid: p for p in processes.read(p.pid for _, p in found)}
     finally:
         processes.close()
-    memory, reason = _memory(sorted(whole))
+    memory, reason = memory_by_node(sorted(whole))
     facts = tuple(
         _facts(root, role, whole[p.pid], memory.get(p.pid), reason)
         for role, p in found
@@ -97,8 +97,9 @@ def _cpus(text: str) -> CpuSet | None:
         return None
 
 
-def _memory(pids: list[int]) -> tuple[dict[int, tuple[tuple[int, int], ...]], str]:
-    """Bytes by node of each process, and why some are missing."""
+def memory_by_node(pids: list[int]) -> tuple[dict[int, tuple[tuple[int, int], ...]], str]:
+    """Bytes by node of each process, and why some are missing. Waits for each one's mmap_lock, in
+    a child with a deadline: only when a person asks."""
     from nodeagent.child import Child
 
     if not pids:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from nodeagent.cli.planned import Planned
+from nodeagent.cli.render.flow import names, say
+from nodeagent.cli.render.undone import brief, print_undoes
+from nodeagent.cli.render.words import short
 from nodeagent.errors import visible
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.hostplan import HostPlan, HostRow
-from nodeagent.model.placement import Consent, Knob
+from nodeagent.model.placement import Consent, Knob, SetValue
+from nodeagent.model.words import many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +28,8 @@ _WHAT = {
     Knob.WAKE_LATENCY: "exit latency from idle (PM QoS)",
     Knob.NUMA_BALANCING: "NUMA balancing",
 }
+UNFOLDED = 12
+"""Paragraphs about the host; where there would be more, they are folded by kind."""
 _MARK = {"move": ("~", "yellow"), "keep": ("=", "green"), "leave": ("-", "cyan")}
 
 
@@ -63,51 +69,77 @@ def host_json(plan: HostPlan) -> list[dict[str, object]]:
     ]
 
 
-def print_host(out: Console, plan: HostPlan, allow: AbstractSet[Consent]) -> None:
-    """One line for what is done to one device for one reason: ~ set, = in place, - left alone."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    groups: dict[tuple[Knob, str, str, str], list[HostRow]] = {}
-    for row in plan.rows:
-        what = "" if row.knob is Knob.IRQBALANCE else row.reason
-        device = "" if row.knob in (Knob.IRQBALANCE, Knob.WAKE_LATENCY) else row.device
-        groups.setdefault((row.knob, device, row.action, what), []).append(row)
-    for (knob, device, action, _), rows in groups.items():
-        mark, style = _MARK[action]
-        out.print()
-        out.print(
-            Text.assemble(
-                (f"  {mark} ", style),
-                (_WHAT[knob], "bold"),
-                f" of {visible(device)}" if device else "",
-                f"  {_change(knob, rows)}",
-            )
-        )
+def print_host(out: Console, planned: Planned, *, unfold: bool = False) -> None:
+    """One paragraph for what is done to one device for one reason: ~ set, = in place, - left
+    alone. `unfold`: one for each value."""
+    plan = planned.host
+    by_act = {
+        (a.knob, a.subject): c for c in planned.changes if isinstance(a := c.action, SetValue)
+    }
+    for rows in _groups(plan.rows, unfold=unfold):
         first = rows[0]
-        reason = "it would move them again" if knob is Knob.IRQBALANCE else first.reason
-        word = "because" if action != "leave" else "left alone:"
-        out.print(Padding(f"{word} {reason}", (0, 0, 0, 6), expand=False), style="dim")
-        if action == "move" and first.consent not in allow:
-            text = f'not done without consent: add "{first.consent}" to [pin] allow'
-            out.print(Padding(text, (0, 0, 0, 6), expand=False))
+        mark, style = _MARK[first.action]
+        known = planned.standing.allow
+        missing = known is not None and first.consent not in known
+        kind = f"  [{first.consent}{': not allowed, so not done' if missing else ''}]"
+        lone = first.knob in (Knob.IRQBALANCE, Knob.WAKE_LATENCY)
+        devices = [] if lone else list(dict.fromkeys(r.device for r in rows if r.device))
+        out.print()
+        say(
+            out,
+            (f"  {mark} ", style),
+            (_WHAT[first.knob], "bold"),
+            f" of {visible(names(devices))}" if devices else "",
+            f"  {_change(first.knob, rows)}",
+            (kind, "yellow" if missing else "dim") if first.action == "move" else "",
+            hang=6,
+        )
+        reason = "it would move them again" if first.knob is Knob.IRQBALANCE else first.reason
+        word = "because" if first.action != "leave" else "left alone:"
+        others = len({r.reason for r in rows}) - 1
+        if others and first.knob is not Knob.IRQBALANCE:
+            reason += f" (and {many(others, 'other reason')}; --all says each)"
+        say(out, (f"{word} {reason}", "dim"), indent=6, hang=2)
+        undone = [c for r in rows if (c := by_act.get((r.knob, r.subject))) and c.replaced]
+        for change in undone[: len(undone) if unfold else 1]:
+            print_undoes(out, change, "")
+        if len(undone) > 1 and not unfold:
+            more = f"and {many(len(undone) - 1, 'earlier act')} more; --all shows them"
+            say(out, (more, "dim"), indent=10)
     for note in plan.notes:
         out.print()
-        out.print(f"note: {note}")
+        say(out, f"note: {note}", hang=6)
+
+
+def _groups(rows: Sequence[HostRow], *, unfold: bool) -> list[list[HostRow]]:
+    """Alike values together: of a device and for a reason; where that makes many, of a kind."""
+    groups: dict[tuple[object, ...], list[HostRow]] = {}
+    for fine in (True, False):
+        groups = {}
+        for row in rows:
+            key: tuple[object, ...] = (row.knob, row.action)
+            if fine:
+                what = "" if row.knob is Knob.IRQBALANCE else row.reason
+                lone = row.knob in (Knob.IRQBALANCE, Knob.WAKE_LATENCY)
+                key += ("" if lone else row.device, what, row.subject if unfold else "")
+            groups.setdefault(key, []).append(row)
+        if unfold or len(groups) <= UNFOLDED:
+            break
+    return list(groups.values())
 
 
 def _change(knob: Knob, rows: list[HostRow]) -> str:
     subjects = [r.subject for r in rows]
     match knob:
         case Knob.IRQBALANCE:
-            return f"told to leave IRQ {_numbers(subjects)} alone"
+            return f"told to leave IRQ {brief(_numbers(subjects))} alone"
         case Knob.WAKE_LATENCY:
             before = ", ".join(sorted({r.before or "not known" for r in rows}))
             return f"CPU {_numbers(subjects)}: {before} -> {rows[0].value} us"
         case Knob.NUMA_BALANCING:
             return f"{rows[0].before} -> {rows[0].value}"
         case Knob.IRQ_AFFINITY:
-            name = f"IRQ {_numbers(subjects)}: "
+            name = f"IRQ {brief(_numbers(subjects))}: "
         case Knob.XPS | Knob.RPS:
             name = ", ".join(s.partition("/")[2] for s in subjects[:8])
             name += f" and {len(subjects) - 8} more: " if len(subjects) > 8 else ": "
@@ -128,4 +160,4 @@ def _all(texts: Iterable[str]) -> str:
     found = CpuSet()
     for text in texts:
         found |= CpuSet.parse(text)
-    return str(found) or "none"
+    return short(found) or "none"

@@ -1,0 +1,201 @@
+"""What a plan's actions would change, from what to what, and whose work that undoes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from nodeagent.model.actions import JournalEntry
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import (
+    Action,
+    Consent,
+    MigrateMemory,
+    MoveToCpuset,
+    Placement,
+    ProcessAction,
+    ProcessState,
+    SetAffinity,
+    SetValue,
+    consent_of,
+)
+from nodeagent.model.words import many
+from nodeagent.place.roles import outside, seats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One action, in words. `before` and `after` in the words of what is changed, `unit` goes
+    before each."""
+
+    action: Action
+    workload: str
+    """Empty: the host as a whole."""
+    what: str
+    before: str
+    after: str
+    how: str
+    consent: Consent
+    unit: str = ""
+    replaced: JournalEntry | None = None
+    """The act of ours that is changed again; None: none is."""
+    foreign: bool = False
+    """What is there now was set by somebody else, as far as the journal knows."""
+    pid: int | None = None
+
+
+def changes(
+    actions: Sequence[Action],
+    placement: Placement,
+    processes: Sequence[ProcessState],
+    online: CpuSet,
+    journal: Sequence[JournalEntry] | None,
+) -> tuple[Change, ...]:
+    """One for each action, in its order. `journal` None: it could not be read, and nothing is
+    said about whose work is undone."""
+    by_pid = {p.pid: p for p in processes}
+    newest: dict[tuple[int, int] | tuple[str, str], JournalEntry] = {}
+    for entry in journal or ():
+        if entry.cpus or entry.knob:
+            newest[_subject(entry)] = entry
+    found = []
+    for action in actions:
+        if isinstance(action, SetValue):
+            former = newest.get((action.knob, action.subject))
+            found.append(_value(action, former))
+        elif isinstance(action, MigrateMemory):
+            found.append(_memory(action, by_pid.get(action.target.pid)))
+        else:
+            key = action.target.pid, action.target.start_time
+            process = by_pid.get(action.target.pid)
+            found.append(
+                _process(action, placement, process, online, newest.get(key), journal is not None)
+            )
+    return tuple(found)
+
+
+def _subject(entry: JournalEntry) -> tuple[int, int] | tuple[str, str]:
+    return (entry.knob, entry.subject) if entry.knob else (entry.pid, entry.start_time)
+
+
+def _value(action: SetValue, entry: JournalEntry | None) -> Change:
+    return Change(
+        action=action,
+        workload=action.workload,
+        what=f"{action.knob} {action.subject}",
+        before=action.before,
+        after=action.value,
+        how="",
+        consent=consent_of(action),
+        replaced=entry,
+        foreign=entry is not None and entry.value != action.before,
+    )
+
+
+def _memory(action: MigrateMemory, process: ProcessState | None) -> Change:
+    comm = process.comm if process is not None else "process"
+    return Change(
+        action=action,
+        workload=action.workload,
+        what=f"{comm} ({action.target.pid})",
+        before=action.before,
+        after=str(action.to),
+        how="its memory, in steps",
+        consent=consent_of(action),
+        unit="node ",
+        pid=action.target.pid,
+    )
+
+
+def _process(
+    action: ProcessAction,
+    placement: Placement,
+    process: ProcessState | None,
+    online: CpuSet,
+    entry: JournalEntry | None,
+    known: bool,
+) -> Change:
+    comm = process.comm if process is not None else "process"
+    before = _now(action, placement, process)
+    ours = entry is not None and before <= entry.cpus
+    return Change(
+        action=action,
+        workload=action.workload,
+        what=f"{comm} ({action.target.pid})",
+        before=str(before) or "unknown",
+        after=str(action.cpus),
+        how=_how(action, placement, process),
+        unit="CPU ",
+        consent=consent_of(action),
+        replaced=entry,
+        foreign=known and bool(before) and not ours and (entry is not None or before < online),
+        pid=action.target.pid,
+    )
+
+
+def _now(action: ProcessAction, placement: Placement, process: ProcessState | None) -> CpuSet:
+    """Where the threads are that it moves."""
+    if isinstance(action, SetAffinity):
+        return action.before
+    found = CpuSet()
+    placed = placement.of(action.workload)
+    if process is not None:
+        for thread in outside(placed, process) if placed is not None else process.threads:
+            found |= thread.cpus
+    return found
+
+
+def _how(action: ProcessAction, placement: Placement, process: ProcessState | None) -> str:
+    placed = placement.of(action.workload)
+    total = len(process.threads) if process is not None else 0
+    match action:
+        case MoveToCpuset():
+            return f"{many(total, 'thread')} into cpuset {action.cpuset}"
+        case SetAffinity(tids=tids) if tids:
+            names: list[str] = []
+            if process is not None and placed is not None and placed.roles:
+                where = seats(placed, process)
+                names = list(dict.fromkeys(where[t].role for t in tids if t in where))
+            roles = f" ({', '.join(names)})" if names else ""
+            return f"{len(tids)} of {many(total, 'thread')}{roles} by affinity"
+        case SetAffinity():
+            moved = total
+            if process is not None and placed is not None:
+                moved = len(outside(placed, process))
+            return f"{moved} of {many(total, 'thread')} by affinity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What may be done on this machine now, as far as it is known."""
+
+    allow: frozenset[Consent] | None
+    """Classes the actor acts in; None: nobody could tell."""
+    source: str
+    """Who told: `the actor`, or the configuration's path; else why nobody could."""
+    frozen: str | None = None
+    """Why nothing may be changed just now."""
+
+
+UNKNOWN_STANDING = Standing(allow=None, source="this is a recorded machine")
+
+
+def needed(actions: Sequence[Action]) -> tuple[Consent, ...]:
+    """The classes that the actions need, in the order of the enumeration."""
+    wanted = {consent_of(a) for a in actions}
+    return tuple(c for c in Consent if c in wanted)
+
+
+def allow_line(allow: AbstractSet[Consent], wanted: Sequence[Consent]) -> str:
+    """The line of `[pin]` that allows those too."""
+    names = [c for c in Consent if c in allow or c in wanted]
+    return "allow = [" + ", ".join(f'"{c}"' for c in names) + "]"
+
+
+def by_workload(found: Sequence[Change]) -> Mapping[str, tuple[Change, ...]]:
+    """In their order; the host's own under the empty name."""
+    out: dict[str, list[Change]] = {}
+    for change in found:
+        out.setdefault(change.workload, []).append(change)
+    return {name: tuple(each) for name, each in out.items()}

@@ -1,0 +1,86 @@
+"""CPUs that are pinned already by somebody else's workload file: never given a second time. Pure.
+
+The planner knows the workloads of one file. What another file's workloads were pinned to stands in
+the undo journal, for as long as those processes live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nodeagent.model.actions import JournalEntry
+from nodeagent.model.placement import (
+    Placed,
+    Placement,
+    ProcessState,
+    Refused,
+    Sharing,
+    Workload,
+)
+from nodeagent.place.match import claims
+
+
+def without_taken(
+    placement: Placement,
+    workloads: Sequence[Workload],
+    processes: Sequence[ProcessState],
+    journal: Sequence[JournalEntry],
+) -> Placement:
+    """The placement less its exclusive workloads (and their units) whose PUs a process of a
+    workload that the file does not name is pinned to.
+
+    A process that the file matches under another name is its own: the workload was renamed.
+    """
+    named = {w.name for w in workloads}
+    owned, _ = claims(workloads, processes)
+    mine = {t.pid for targets in owned.values() for t in targets}
+    alive = {(p.pid, p.start_time): p for p in processes}
+    others = [
+        e
+        for e in journal
+        if e.cpus
+        and e.workload not in named
+        and e.pid not in mine
+        and (e.pid, e.start_time) in alive
+        and any(t.cpus <= e.cpus for t in alive[e.pid, e.start_time].threads)
+    ]
+    why = {p.workload: found for p in placement.placed if (found := _taken(p, others)) is not None}
+    if not why:
+        return placement
+    units = {p.unit: p.workload for p in placement.placed if p.workload in why and p.unit}
+    for placed in placement.placed:
+        if placed.unit in units and placed.workload not in why:
+            first = why[units[placed.unit]]
+            why[placed.workload] = replace(
+                first,
+                workload=placed.workload,
+                reason=f"unit {placed.unit} is placed whole or not at all, and "
+                f"{first.workload} is refused: {first.reason}",
+            )
+    order = {w.name: i for i, w in enumerate(workloads)}
+    refused = sorted(
+        (*placement.refused, *why.values()), key=lambda r: order.get(r.workload, len(order))
+    )
+    return replace(
+        placement,
+        placed=tuple(p for p in placement.placed if p.workload not in why),
+        refused=tuple(refused),
+    )
+
+
+def _taken(placed: Placed, others: Sequence[JournalEntry]) -> Refused | None:
+    if placed.sharing is not Sharing.EXCLUSIVE:
+        return None
+    found = next((e for e in others if e.cpus & placed.cpus), None)
+    if found is None:
+        return None
+    both = found.cpus & placed.cpus
+    return Refused(
+        workload=placed.workload,
+        reason=f"CPU {both} of its {placed.cpus} is where process {found.pid} of workload "
+        f"{found.workload} is pinned (act {found.id}, by {found.by}), and this file does not name "
+        f"that workload",
+        would_fit_if=f"{found.workload} stood in the same file, or were released: "
+        f"nodeagentctl place release {found.workload}",
+    )
