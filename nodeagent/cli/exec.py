@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from nodeagent.cli.main import Invocation
 from nodeagent.errors import ActError, NodeagentError, RightsError, UsageError
 from nodeagent.model.cpuset import CpuSet
+
+if TYPE_CHECKING:
+    from nodeagent.model.placement import Placed, Workload
 
 EXIT_NOT_FOUND, EXIT_NOT_RUN = 127, 126
 
@@ -29,11 +32,13 @@ EXIT_NOT_FOUND, EXIT_NOT_RUN = 127, 126
 @click.option("--cpus", metavar="LIST", help="CPUs to run on.")
 @click.option(
     "--policy",
-    type=click.Choice(["bind", "preferred"]),
+    type=click.Choice(["bind", "preferred", "interleave", "weighted-interleave"]),
     default="bind",
     show_default=True,
-    help="bind: from these nodes or not at all; preferred: from this node first.",
+    help="bind: from these nodes or not at all; preferred: from them first; interleave: by turns; "
+    "weighted-interleave: by turns as the kernel's weights say (Linux 6.9).",
 )
+@click.option("--force", is_flag=True, help="Start it although its memory is not free there.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- CMD...")
 @click.pass_obj
 def exec_command(
@@ -43,13 +48,15 @@ def exec_command(
     mems: str | None,
     cpus: str | None,
     policy: str,
+    force: bool,
     command: tuple[str, ...],
 ) -> None:
     """Set memory policy and CPU affinity, then become CMD.
 
     Memory policy belongs to a thread and cannot be set from outside later: this is the moment. A
-    node or CPU that is not there is an error, never ignored. Nothing is recorded for undo: the
-    program was never anywhere else.
+    node or CPU that is not there is an error, never ignored; with --workload so is a node without
+    the memory and huge pages that the workload wants. Nothing is recorded for undo: the program
+    was never anywhere else.
     """
     if invocation.host is not None:
         raise UsageError(
@@ -59,19 +66,27 @@ def exec_command(
 
     nodes = cpu_list("--mems", mems) if mems is not None else None
     wanted = cpu_list("--cpus", cpus) if cpus is not None else None
-    if workload is not None:
-        planned_cpus, planned_mems = _planned(workload, file, invocation.config)
-        wanted = planned_cpus if wanted is None else wanted
-        nodes = planned_mems if nodes is None and planned_mems else nodes
+    planned = None if workload is None else _planned(workload, file, invocation.config)
+    if planned is not None:
+        placed = planned[1]
+        wanted = placed.cpus if wanted is None else wanted
+        nodes = placed.mems if nodes is None and placed.mems else nodes
     if nodes is None and wanted is None:
         raise UsageError(
             "exec without --workload, --mems or --cpus changes nothing",
             "say what to set, or run the program itself",
         )
     if nodes is not None:
+        from nodeagent.cli.nodes import allowed_here, check_nodes, check_room, nodes_here
         from nodeagent.pin.memory import set_launch_policy
 
-        set_launch_policy(policy, nodes, _nodes_with_memory())
+        here = nodes_here()
+        check_nodes(nodes, here, allowed_here())
+        # Any other policy takes the rest from elsewhere.
+        if planned is not None and policy == "bind" and not force:
+            asks = planned[0]
+            check_room(asks.name, asks.memory_bytes, asks.hugepages, nodes, here)
+        set_launch_policy(policy, nodes)
     if wanted is not None:
         _set_cpus(wanted)
     sys.stdout.flush()
@@ -88,20 +103,6 @@ class _NotStartedError(NodeagentError):
     def __init__(self, program: str, why: str, code: int) -> None:
         super().__init__(f"{program}: {why}", "give the program's full path after --")
         self.exit_code = code
-
-
-def _nodes_with_memory() -> CpuSet:
-    """Those this process may use. Source: Documentation/ABI/stable/sysfs-devices-node."""
-    path = Path("/sys/devices/system/node/has_memory")
-    try:
-        having = CpuSet.parse(path.read_text())
-    except OSError:
-        # A kernel without CONFIG_NUMA has the one node.
-        having = CpuSet.of([0])
-    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
-        if line.startswith("Mems_allowed_list:"):
-            return having & CpuSet.parse(line.partition(":")[2])
-    return having
 
 
 def _set_cpus(cpus: CpuSet) -> None:
@@ -126,11 +127,12 @@ def _set_cpus(cpus: CpuSet) -> None:
         )
 
 
-def _planned(name: str, file: str | None, config: str | None) -> tuple[CpuSet, CpuSet]:
+def _planned(name: str, file: str | None, config: str | None) -> tuple[Workload, Placed]:
     from nodeagent.cli.workloads import plan_here, wanted
 
     want = wanted(file, None, live=True, config=config)
-    if name not in {w.name for w in want.workloads}:
+    asked = next((w for w in want.workloads if w.name == name), None)
+    if asked is None:
         known = ", ".join(w.name for w in want.workloads) or "none"
         raise UsageError(f"{want.path} has no workload {name!r} (it has: {known})", "correct NAME")
     placement = plan_here(want, None).placement
@@ -140,4 +142,4 @@ def _planned(name: str, file: str | None, config: str | None) -> tuple[CpuSet, C
         raise ActError(
             f"workload {name} cannot be placed: {why.reason}", f"it would fit if {why.would_fit_if}"
         )
-    return placed.cpus, placed.mems
+    return asked, placed

@@ -196,7 +196,7 @@ def speed(ffi: Any, lib: Any, source: int, target: int) -> tuple[int, int]:
     """(bytes, ns): moves memory of our own between two nodes, once. Raises OSError."""
     words = [0] * (lib.NA_MAX_NODES // 64)
     words[source // 64] = 1 << source % 64
-    own = mmap.mmap(-1, SPEED_BYTES)
+    own = mmap.mmap(-1, SPEED_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     own.madvise(mmap.MADV_NOHUGEPAGE)
     view = ffi.from_buffer(own)
     start = int(ffi.cast("uintptr_t", view))
