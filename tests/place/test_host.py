@@ -30,7 +30,7 @@ from nodeagent.place.irqs import lands, queue_of
 from nodeagent.place.planner import plan
 from nodeagent.place.quiet import quiet
 from nodeagent.place.workloads import resolve
-from tests.place.test_planner import machine, nic
+from tests.place.machines import machine, nic
 
 HOSTS = Path(__file__).resolve().parents[1] / "hosts"
 NIC = "0000:3b:00.0"
