@@ -9,21 +9,38 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import pytest
 
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Action, MoveToCpuset, Outcome, SetAffinity, Target
+from nodeagent.model.placement import (
+    Action,
+    Knob,
+    MigrateMemory,
+    MoveToCpuset,
+    Outcome,
+    SetAffinity,
+    SetValue,
+    Target,
+)
 from nodeagent.pin import cpuset
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
+from nodeagent.pin.knobs import doors
 from nodeagent.pin.proc import tids_of
+from tests.pin.places import PLACES
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 Two = tuple[CpuSet, CpuSet]
 ME = Asked(by="test", why="a test of kills")
 MOST_STEPS = 80
+KNOBS_KILLED = ("irq-affinity", "irq-default", "xps", "rps", "irqbalance", "workqueue",
+                "wake-latency", "numa-balancing")  # fmt: skip
+"""Of PLACES."""
+KILLED = {SetAffinity, MoveToCpuset, SetValue}
+ELSEWHERE = {MigrateMemory}
+"""It is not put back: what an interrupted one leaves behind is told (tests/pin/test_migrate.py)."""
 
 
 class Process(Protocol):
@@ -167,6 +184,55 @@ def test_killed_at_every_step_of_an_undo(
         if not killed:
             break
     assert not killed and step > 5
+
+
+@pytest.mark.parametrize("kind", sorted(PLACES))
+def test_killed_at_every_step_of_a_value(kind: str, tmp_path: Path, open_actor: Opener) -> None:
+    """Set and put back: as before or as planned after the next start, to the very byte."""
+    with PLACES[kind]() as place:
+        door = doors()[place.knob]
+        assert place.knob in KNOBS_KILLED
+
+        def now() -> object:
+            return place.raw() if place.file else door.read(place.subject)
+
+        def act() -> None:
+            with open_actor(tmp_path, allow=place.consent) as actor:
+                actor.perform(place.action, ME)
+
+        def undo() -> None:
+            with open_actor(tmp_path, allow=place.consent) as actor:
+                actor.undo(None, ME)
+
+        before = now()
+        act()
+        planned = now()
+        undo()
+        assert before == now() != planned
+        said: set[str] = set()
+        for work, first in ((act, undo), (undo, act)):
+            for step in range(1, MOST_STEPS):
+                if work is undo:
+                    act()
+                killed = killed_at(step, work)
+                with open_actor(tmp_path, allow=place.consent) as actor:
+                    said.update(text.split(":")[0].split()[-1] for text in actor.recover())
+                    assert now() in (before, planned), step
+                    assert (now() == planned) == bool(actor.entries), step
+                    assert all(e.state == "done" for e in actor.entries)
+                    assert actor.recover() == ()
+                    actor.undo(None, ME)
+                    assert actor.entries == () and now() == before, step
+                if not killed:
+                    break
+            assert not killed and step > 5, first
+        assert {"back", "interrupted", "completed"} <= said
+
+
+def test_every_kind_of_action_is_killed_somewhere() -> None:
+    """A new kind of action or value must be added to what is killed."""
+    assert {Knob(p) for p in KNOBS_KILLED} == set(Knob)
+    assert set(get_args(Action)) == KILLED | ELSEWHERE
 
 
 def test_killed_while_threads_are_born(
