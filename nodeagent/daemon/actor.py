@@ -500,7 +500,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--allow",
         metavar="CLASSES",
-        help="comma-separated classes of consent: threads, cgroup (default: none)",
+        help=f"comma-separated classes of consent: {', '.join(Consent)} (default: none)",
     )
     parser.add_argument(
         "--user", default=None, help="the daemon's user (default: nodeagent where it exists)"
