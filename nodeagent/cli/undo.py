@@ -138,7 +138,7 @@ def _look(invocation: Invocation, workload: str | None, act: int) -> int:
     from nodeagent.cli.planned import ask_actor
     from nodeagent.cli.render.placement import undo_plan_json
     from nodeagent.cli.render.undo import print_undo_plan
-    from nodeagent.discover.procs import Processes
+    from nodeagent.discover.procs import PATIENCE_S, Processes
     from nodeagent.place.undoing import would_undo
 
     actor = ask_actor(invocation)
@@ -148,7 +148,7 @@ def _look(invocation: Invocation, workload: str | None, act: int) -> int:
             "be root or in group nodeagent-admin; systemctl start nodeagent-actor",
         )
     with open_root(None) as root:
-        reader = Processes(root)
+        reader = Processes(root, titles_s=PATIENCE_S)
         try:
             processes = reader.scan()
         finally:

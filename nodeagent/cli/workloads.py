@@ -110,7 +110,7 @@ def plan_here(want: Wanted, host: str | None) -> Here:
     Raises NodeagentError when no CPU of that machine is known.
     """
     from nodeagent.cli.host import open_root, read_root
-    from nodeagent.discover.procs import Processes
+    from nodeagent.discover.procs import PATIENCE_S, Processes
     from nodeagent.place.facts import facts_of
     from nodeagent.place.held import observed
     from nodeagent.place.planner import plan
@@ -118,11 +118,14 @@ def plan_here(want: Wanted, host: str | None) -> Here:
 
     with open_root(host) as root:
         snapshot = read_root(root, nvml=any("gpu" in (w.near or "") for w in want.workloads))
-        reader = Processes(root, labels=any(w.match.label for w in want.workloads))
+        reader = Processes(
+            root, labels=any(w.match.label for w in want.workloads), titles_s=PATIENCE_S
+        )
         try:
             processes = reader.scan()
         finally:
             reader.close()
+    need_titles(want.workloads, reader.title_reason)
     topology = snapshot.topology
     if not topology.online:
         why = snapshot.why_unread("sys/devices/system/cpu/online") or "nothing was read"
@@ -135,6 +138,17 @@ def plan_here(want: Wanted, host: str | None) -> Here:
         note = f"{', '.join(asked)} by container: {reader.container_reason}"
         placement = dataclasses.replace(placement, notes=(*placement.notes, note))
     return Here(snapshot=snapshot, workloads=workloads, placement=placement, processes=processes)
+
+
+def need_titles(workloads: tuple[Workload, ...], reason: str) -> None:
+    """Raises NodeagentError where `reason` says that command lines are missing, and some workload
+    is known by them: nothing would fit, and "no process now" would not be true."""
+    names = ", ".join(w.name for w in workloads if w.match.by_title)
+    if reason and names:
+        raise NodeagentError(
+            f"which processes are {names} is not known: {reason}",
+            "try again; where it stays so, match by comm, unit or cgroup, which are read otherwise",
+        )
 
 
 def actor_socket(socket: str | None) -> Path:

@@ -24,6 +24,9 @@ MAX_PROCESSES = 32_768
 MAX_THREADS = 65_536
 """Threads read in one scan, of all processes together; `overflow` counts the rest."""
 TITLE_DEADLINE_S = 0.5
+"""For all command lines of one scan, the child's start included: what a turn of the loop has."""
+PATIENCE_S = 10.0
+"""The same where a person waits: a node so busy that it takes seconds must still be read right."""
 PF_KTHREAD = 0x00200000
 """Flag in stat field 9. Source: include/linux/sched.h."""
 
@@ -32,9 +35,13 @@ class Processes:
     """Scans /proc below a root. `title_reason` says why titles are missing; "": they are not.
 
     `labels`: containers' labels are asked for even where that means to start the runtime's tool.
+    `titles_s`: how long a scan waits for titles.
     """
 
-    def __init__(self, root: Root, *, labels: bool = False) -> None:
+    def __init__(
+        self, root: Root, *, labels: bool = False, titles_s: float = TITLE_DEADLINE_S
+    ) -> None:
+        self._titles_s = titles_s
         self._root = root
         self._child: Child | None = None
         self._titles: dict[tuple[int, int], str] = {}
@@ -184,7 +191,7 @@ class Processes:
             # -I -S: no environment, no site-packages; it needs neither, and is small.
             script = Path(__file__).with_name("title_child.py")
             self._child = Child([sys.executable, "-I", "-S", str(script)])
-        answer = self._child.ask(" ".join(map(str, wanted)), TITLE_DEADLINE_S)
+        answer = self._child.ask(" ".join(map(str, wanted)), self._titles_s)
         if answer is None:
             self.title_reason = f"command lines: {self._child.reason}"
             return

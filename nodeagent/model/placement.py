@@ -49,6 +49,11 @@ class Match:
     """Shell pattern on the title of the process's parent."""
 
     @property
+    def by_title(self) -> bool:
+        """Whether it needs processes' command lines."""
+        return not (self.title is None and self.cmdline is None and self.parent is None)
+
+    @property
     def by_container(self) -> bool:
         """Whether it needs what only a container's runtime knows."""
         return not (self.container is None and self.image is None and self.label is None)

@@ -113,3 +113,14 @@ def test_meets_new_processes_alone_and_keeps_the_other_titles(processes: Process
         assert processes.child_pid is not None
     finally:
         child.communicate(b"\n")
+
+
+def test_no_answer_in_time_is_a_reason_not_an_empty_title() -> None:
+    with Root.live() as root:
+        hurried = Processes(root, titles_s=0.0)
+        try:
+            found = hurried.scan(threads=False)
+        finally:
+            hurried.close()
+    assert hurried.title_reason.startswith("command lines: ")
+    assert not any(p.title for p in found) and any(p.pid == os.getpid() for p in found)

@@ -1,7 +1,7 @@
 """A machine in a line of TOML, and the arguments that QEMU and the kernel get for it. Pure.
 
 Node by node: `cores` x `threads` CPUs in a row, memory, a PCIe root complex of its own; on it a
-switch with the GPUs (bochs-display: class 0380, a PCIe endpoint; there is no driver for it) and the
+switch with the GPUs (ati-vga: a display of AMD's vendor id; there is no driver for it) and the
 NVMe drives, and the NICs on root ports beside the switch.
 """
 
@@ -127,7 +127,7 @@ class Machine:
                 f"chassis={slot},slot={slot}"
             )
             if k < gpus:
-                yield f"-device bochs-display,bus={port},vgamem=4M"
+                yield f"-device ati-vga,x-device-id=0x5046,bus={port},vgamem_mb=4,romfile="
             else:
                 yield f"-drive file={drive},format=raw,if=none,id=f{port},snapshot=on"
                 yield (
