@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodeagent.cli.main import Invocation
@@ -33,6 +33,7 @@ from nodeagent.place.changes import UNKNOWN_STANDING, Change, Standing, changes
 from nodeagent.place.diff import THREADS_ONLY, actions
 from nodeagent.place.host import host_actions, host_plan
 from nodeagent.place.moves import Move
+from nodeagent.place.roles import role_notes
 from nodeagent.place.taken import without_taken
 
 ACTORS_STATE = "/var/lib/nodeagent-actor"
@@ -105,7 +106,9 @@ def planned(
         placement = without_taken(placement, here.workloads, processes, actor.journal)
     host = host_plan(here.snapshot, here.workloads, placement)
     allow = actor.standing.allow
-    pins = actions(placement, processes, holding(by, allow))
+    classes = holding(by, allow)
+    placement = replace(placement, notes=placement.notes + role_notes(placement, classes))
+    pins = actions(placement, processes, classes)
     # A process is out of the way before what it leaves is taken by interrupts.
     moving = moves(placement, processes, topology) if invocation.host is None else ()
     memory = tuple(m.action for m in moving if m.action is not None)

@@ -10,9 +10,9 @@ from nodeagent.errors import ConfigError, NodeagentError, ParseError, UsageError
 from nodeagent.given import read_given
 from nodeagent.model.configfile import DEFAULT_PATH, MAX_BYTES, Loaded, parse
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Placement, ProcessState, Workload
+from nodeagent.model.placement import Placement, ProcessState, Unit, Workload
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.place.workloads import parse as parse_workloads
+from nodeagent.place.workloads import parse_file
 
 USUAL_FILE = "/etc/nodeagent/workloads.toml"
 NAME_ONE = "name a workload file with --workloads; examples/workloads.toml shows the form"
@@ -29,6 +29,7 @@ class Wanted:
     path: str
     workloads: tuple[Workload, ...]
     housekeeping: CpuSet | None
+    units: tuple[Unit, ...] = ()
 
 
 def cpu_list(option: str, text: str) -> CpuSet:
@@ -91,7 +92,8 @@ def wanted(
     kept = loaded.housekeeping if loaded is not None else None
     if housekeeping is not None:
         kept = cpu_list("--housekeeping", housekeeping)
-    return Wanted(path=path, workloads=parse_workloads(read_text(path), path), housekeeping=kept)
+    file = parse_file(read_text(path), path)
+    return Wanted(path=path, workloads=file.workloads, housekeeping=kept, units=file.units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,7 @@ def plan_here(want: Wanted, host: str | None) -> Here:
     from nodeagent.place.facts import facts_of
     from nodeagent.place.held import observed
     from nodeagent.place.planner import plan
+    from nodeagent.place.units import ring_notes
     from nodeagent.place.workloads import resolve
 
     with open_root(host) as root:
@@ -133,10 +136,11 @@ def plan_here(want: Wanted, host: str | None) -> Here:
     workloads = resolve(want.workloads, snapshot)
     now = observed(topology, workloads, processes)
     placement = plan(topology, workloads, processes, now, want.housekeeping, facts_of(snapshot))
+    notes = ring_notes(want.units, placement)
     asked = [w.name for w in workloads if w.match.by_container]
     if asked and reader.container_reason:
-        note = f"{', '.join(asked)} by container: {reader.container_reason}"
-        placement = dataclasses.replace(placement, notes=(*placement.notes, note))
+        notes += (f"{', '.join(asked)} by container: {reader.container_reason}",)
+    placement = dataclasses.replace(placement, notes=placement.notes + notes)
     return Here(snapshot=snapshot, workloads=workloads, placement=placement, processes=processes)
 
 

@@ -6,10 +6,11 @@ has the workload's PUs that no role took, or all of them where none is left.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Placed, ProcessState, ThreadState
+from nodeagent.model.placement import Consent, Placed, Placement, ProcessState, ThreadState
 from nodeagent.place.engines import part_of
 from nodeagent.place.match import fits
 
@@ -58,3 +59,15 @@ def outside(placed: Placed, process: ProcessState) -> tuple[ThreadState, ...]:
     """The threads that may run beside their seat."""
     where = seats(placed, process)
     return tuple(t for t in process.threads if not inside(t.cpus, where[t.tid].cpus))
+
+
+def role_notes(placement: Placement, consents: AbstractSet[Consent]) -> tuple[str, ...]:
+    """Roles that the allowed classes of acts cannot hold: a cpuset holds whole processes."""
+    if Consent.THREADS in consents:
+        return ()
+    with_roles = [p for p in placement.placed if p.roles]
+    return tuple(
+        f"roles of {p.workload} ({', '.join(r.role.name for r in p.roles)}) are held by affinity "
+        "only: allow class threads too"
+        for p in with_roles
+    )

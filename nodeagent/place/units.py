@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeagent.model.placement import Unit, Workload
+from nodeagent.model.placement import Placement, Unit, Workload
 
 LLM_KINDS = ("llm", "vllm")
 """Two words for one thing: the second is the older one."""
@@ -93,3 +93,16 @@ def _is(near: str, kinds: tuple[str, ...]) -> bool:
     """A PCI address may be any device."""
     kind = near.partition(":")[0]
     return kind in kinds or kind not in ("gpu", "nic", "nvme", "node")
+
+
+def ring_notes(units: Sequence[Unit], placement: Placement) -> tuple[str, ...]:
+    """Where the rings of placed units belong: a ring's memory is bound when its feeder starts."""
+    notes = []
+    for unit in units:
+        node = next((p.node for p in placement.placed if p.unit == unit.name), None)
+        if unit.ring is not None and node is not None:
+            notes.append(
+                f"unit {unit.name}: the ring of feed {unit.ring} belongs on node {node}, where its "
+                f"feeder puts it when it is started with --node {node}"
+            )
+    return tuple(notes)

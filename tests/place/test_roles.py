@@ -28,7 +28,7 @@ from nodeagent.model.topology import Isolation, Topology
 from nodeagent.place.diff import MAX_TIDS, actions
 from nodeagent.place.held import held, observed
 from nodeagent.place.match import fits
-from nodeagent.place.roles import inside, outside, rest_of, seats
+from nodeagent.place.roles import inside, outside, rest_of, role_notes, seats
 
 POLL = Role(name="poll", cpus=1, main=True)
 POOL = Role(name="pool", cpus=2, comm="omp*")
@@ -158,6 +158,15 @@ def test_a_cpuset_holds_the_process_and_affinity_its_roles() -> None:
         SetAffinity
     ], "its cpuset holds it already"
     assert actions(plan(where), [inner], {Consent.CGROUP}) == (), "a cpuset holds no role"
+
+
+def test_roles_that_no_allowed_act_holds_are_said() -> None:
+    where = plan(placed("2-9", (POLL, "2"), (POOL, "3-4")))
+    assert role_notes(where, {Consent.CGROUP}) == (
+        "roles of index (poll, pool) are held by affinity only: allow class threads too",
+    )
+    assert role_notes(where, {Consent.CGROUP, Consent.THREADS}) == ()
+    assert role_notes(plan(placed("2-9")), {Consent.CGROUP}) == ()
 
 
 def test_an_action_names_a_bounded_number_of_threads() -> None:

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from nodeagent.errors import ConfigError
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Match, Role, Sharing, Unit, Workload
+from nodeagent.model.placement import (
+    Match,
+    Placed,
+    Placement,
+    Role,
+    Sharing,
+    Unit,
+    Workload,
+)
 from nodeagent.model.snapshot import (
     GpuFacts,
     Host,
@@ -26,7 +34,7 @@ from nodeagent.model.snapshot import (
 from nodeagent.model.topology import Isolation, Topology
 from nodeagent.place.engines import table
 from nodeagent.place.tables import KINDS, MatchTable, RoleTable, UnitTable, WorkloadTable
-from nodeagent.place.units import UNIT_KINDS
+from nodeagent.place.units import UNIT_KINDS, ring_notes
 from nodeagent.place.workloads import MAX_WORKLOADS, parse, parse_file, resolve
 
 NOTHING = Topology(
@@ -429,6 +437,26 @@ def test_the_document_tells_every_key_and_its_example_is_right() -> None:
         assert f"\n| `{kind.name}` |" in text, kind
 
 
+def test_a_plan_says_where_a_units_ring_belongs() -> None:
+    file = parse_file(FULL, "w")
+    placed = Placed(
+        workload="rank0",
+        unit="reasoning-0",
+        sharing=Sharing.EXCLUSIVE,
+        cpus=CpuSet.of([8]),
+        mems=CpuSet.of([1]),
+        node=1,
+        gpu=None,
+        reasons=(),
+    )
+    plan = Placement(placed=(placed,), refused=(), housekeeping=CpuSet.of([0]))
+    assert ring_notes(file.units, plan) == (
+        "unit reasoning-0: the ring of feed itch belongs on node 1, where its feeder puts it when "
+        "it is started with --node 1",
+    )
+    assert ring_notes(file.units, dataclasses.replace(plan, placed=())) == ()
+
+
 def test_what_near_may_name() -> None:
     def near(text: str) -> str | None:
         return parse(W + f"cpus = 1\nnear = '{text}'\nmatch = {{comm = 'a'}}\n", "w")[0].near
@@ -485,6 +513,24 @@ def test_names_that_only_the_machine_knows() -> None:
     assert bdf("nic:eth2") == bdf("nic:mlx5_0") == "0000:01:00.0"
     assert bdf("nvme:nvme0") == bdf("nvme:nvme0n1") == "0000:02:00.0"
     assert bdf("gpu:7") == "gpu:7" and bdf("node:0") == "node:0"
+
+
+def test_the_example_of_units_is_right() -> None:
+    root = Path(__file__).parents[2]
+    path = root / "examples/units.toml"
+    file = parse_file(path.read_text(), str(path))
+    assert [(u.name, u.kind) for u in file.units] == [
+        ("reasoning-0", "reasoning"),
+        ("vision-1", "vision"),
+        ("stream", "stream"),
+    ]
+    assert {w.name: [r.name for r in w.roles] for w in file.workloads} == {
+        "rank0": ["helpers"],
+        "index0": ["front"],
+        "detector": ["helpers"],
+        "itch": ["poll"],
+        "api": [],
+    }
 
 
 def test_the_example_file_is_right() -> None:
