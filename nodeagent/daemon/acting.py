@@ -36,6 +36,9 @@ class Actor(Protocol):
     async def perform(self, action: Action, why: str) -> ActionResult:
         """Performs one action; `why` goes into its audit record."""
 
+    async def undo(self, workload: str, why: str) -> str:
+        """Undoes what is in force of one workload; says what was done."""
+
     async def release(self) -> str:
         """Undoes everything that is in force; says what was done."""
 

@@ -8,7 +8,7 @@ import datetime
 import grp
 import pwd
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
 from nodeagent.errors import UnavailableError
 from nodeagent.feed.registry import Registry
+from nodeagent.model.actions import MAX_REASON, Result
 from nodeagent.model.cgroup import Container
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
@@ -108,12 +109,11 @@ class _ActorDoor:
     async def perform(self, action: Action, why: str) -> ActionResult:
         return await self.client.perform(action, why=why)
 
+    async def undo(self, workload: str, why: str) -> str:
+        return _said(await self.client.undo(workload, why=why[:MAX_REASON]))
+
     async def release(self) -> str:
-        results = await self.client.undo(None, why="[pin] on_stop = release")
-        bad = [r for r in results if r.outcome not in (Outcome.DONE, Outcome.GONE)]
-        if bad:
-            return f"{len(bad)} of {len(results)} pins could not be undone: {bad[0].message}"
-        return f"{len(results)} actions were undone"
+        return _said(await self.client.undo(None, why="[pin] on_stop = release"))
 
     async def journal(self) -> Journal:
         # An entry that is added while it is read counts for the next time.
@@ -148,6 +148,13 @@ class _ActorDoor:
 
     async def close(self) -> None:
         await self.client.close()
+
+
+def _said(results: Sequence[Result]) -> str:
+    bad = [r for r in results if r.outcome not in (Outcome.DONE, Outcome.GONE)]
+    if bad:
+        return f"{len(bad)} of {len(results)} pins could not be undone: {bad[0].message}"
+    return f"{len(results)} actions were undone"
 
 
 async def _connect(path: Path) -> Actor:

@@ -34,12 +34,13 @@ from nodeagent.daemon.state import (
     Reading,
     Seen,
     State,
+    Undo,
     Wanted,
     due_ns,
     to_keep,
 )
 from nodeagent.daemon.turn import turn
-from nodeagent.errors import NodeagentError
+from nodeagent.errors import ActError, NodeagentError
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.notice import Noticed
 from nodeagent.model.placement import ProcessState
@@ -266,6 +267,8 @@ class Loop:
         # Synced before it is acted upon: a daemon killed meanwhile must not correct a second time.
         if not self._memory.write(to_keep(self._state), partial(self._act, decisions.queue)):
             self._acting.replace(())
+        for undo in decisions.undo:
+            self._acting.errand(partial(self._roll_back, undo))
         if decisions.watch != self._watched:
             # Their threads are read in the next turn: soon.
             self._watched = decisions.watch
@@ -285,6 +288,14 @@ class Loop:
         """What the newest turn wants, now that its memory is on disk."""
         if not self._stopping:
             self._acting.replace(queue)
+
+    async def _roll_back(self, undo: Undo, actor: Actor) -> None:
+        try:
+            said = await actor.undo(undo.workload, undo.why)
+        except ActError as error:
+            said = str(error)
+        self._notice("pin.rolled-back", Severity.WARNING, f"roll-back of {undo.workload}: {said}")
+        self._ask()
 
     async def _read_journal(self, actor: Actor) -> None:
         self._journal = await actor.journal()

@@ -196,6 +196,20 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
                     "nodeagentctl place apply --yes",
                 )
             )
+    for key, old in remembered.items():
+        # Left alone, and no longer in the journal: undone by a person, or rolled back.
+        if old.manual is not None and key in by_key and key not in guard.pins:
+            left_alone = Pin(
+                workload="",
+                cpus=CpuSet(),
+                before=None,
+                at_ns=0,
+                inside={},
+                corrected=old.corrected,
+                manual=old.manual,
+                manual_ns=old.manual_ns,
+            )
+            guard = guard.with_pin(key, left_alone)
     return replace(state, guard=guard, journal_ns=seen.journal.at_ns)
 
 
@@ -371,4 +385,25 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
         base = bases.setdefault(process.pid, ran)
         since[process.pid] = [(cpu, ns - base.get(cpu, 0)) for cpu, ns in ran.items()]
     rows = held_rows(state.placement, [p for _, p in owned], before, since)
-    return replace(state, run_base=bases), rows
+    starts = {p.pid: p.start_time for _, p in owned}
+    said = tuple(
+        replace(row, guard=_guard_says(state, key), compared=_compared(state, key))
+        for row in rows
+        for key in [(row.pid or 0, starts.get(row.pid or 0, 0))]
+    )
+    return replace(state, run_base=bases), said
+
+
+def _guard_says(state: State, key: ProcessKey) -> str:
+    pin = state.guard.pins.get(key)
+    if pin is None:
+        return ""
+    if pin.manual is not None:
+        return f"manual: {pin.manual}"
+    return f"put right after {', '.join(pin.corrected)}" if pin.corrected else ""
+
+
+def _compared(state: State, key: ProcessKey) -> str:
+    track = state.tracks.by_key.get(key)
+    result = None if track is None else track.result
+    return "" if result is None else f"{result.sign}: {result.reason}"

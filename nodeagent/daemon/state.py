@@ -34,6 +34,7 @@ from nodeagent.model.placement import (
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ControllerLink
+from nodeagent.place.beforeafter import Tracks
 
 MIN_GAP_NS = 50_000_000
 """Turns are at least this far apart: at most 20 a second, whatever asks for an early one."""
@@ -178,6 +179,7 @@ class State:
     remembered: tuple[Memory, ...] = ()
     """What an earlier daemon of this boot had written down."""
     authors: Kept = field(default_factory=dict)
+    tracks: Tracks = field(default_factory=Tracks)
     failures: Mapping[tuple[ProcessKey, str], Failure] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Workload -> why its actions are not performed now."""
@@ -203,6 +205,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """A workload whose pins are undone, and the reason for its audit record."""
+
+    workload: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """What the turn decided."""
 
@@ -213,6 +223,8 @@ class Decisions:
     held: tuple[Held, ...]
     watch: frozenset[int]
     """Pids whose threads the probe should watch."""
+    undo: tuple[Undo, ...]
+    """To be asked of the actor once, before the queue."""
     masks: Mapping[int, CpuSet | None]
     """The same pids -> where their threads belong; None: not pinned."""
     ask_journal: bool

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nodeagent.daemon import comparing, hostvalues, pins
 from nodeagent.daemon import guard as guarding
-from nodeagent.daemon import hostvalues, pins
 from nodeagent.daemon.fold import fold
 from nodeagent.daemon.links import event, feed_events, finding_events, state_events
 from nodeagent.daemon.state import CONNECTING, Decisions, Identity, Seen, State, Wanted
@@ -38,6 +38,7 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     state = hostvalues.adopt(state, seen, now_ns, events)
     state = _plan(state, seen, now_ns, events)
     state = pins.watch_over(state, seen, now_ns, events)
+    state, undo = comparing.compare(state, seen, now_ns, events)
     state = hostvalues.replanned(state)
     state, queue = pins.queue_up(state, seen, now_ns, events)
 
@@ -58,6 +59,7 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
         held=held,
         watch=watch,
         masks=_masks(state, watch),
+        undo=undo,
         ask_journal=any(p.suspect_ns for p in state.guard.pins.values())
         or any(v.suspect_ns for v in state.values.values()),
     )

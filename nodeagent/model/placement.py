@@ -406,5 +406,9 @@ class Held:
     """Share of run time inside the planned mask since pinning, 0..1; None: not measured."""
     held: bool
     threads: tuple[ThreadState, ...] = field(default=())
+    guard: str = ""
+    """Why it is left alone, or whose changes were put right; empty: nothing happened."""
+    compared: str = ""
+    """Before and after the pin: better, worse, same or not comparable, and why; empty: not yet."""
     memory_local: float | None = None
     """Share of resident memory on the planned nodes, 0..1; None: not known."""

@@ -35,6 +35,7 @@ from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedLoss, FeedStatus
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.freeze import FreezeWindow
+from nodeagent.model.histogram import BUCKETS, Histogram, bucket_of
 from nodeagent.model.notice import Change, Kind
 from nodeagent.model.placement import (
     Action,
@@ -49,7 +50,7 @@ from nodeagent.model.placement import (
     Workload,
     subject_of,
 )
-from nodeagent.model.probe import ProbeStatus
+from nodeagent.model.probe import ProbeStatus, ThreadDelay
 from nodeagent.model.snapshot import Host, Nvml, Snapshot
 from nodeagent.model.status import ControllerLink
 from nodeagent.model.topology import Isolation, NodeKind, NumaNode, Package, Topology
@@ -185,6 +186,7 @@ class Daemon:
     actor: str | None = None
     changes: list[Change] = field(default_factory=list)
     lost: int = 0
+    probe: ProbeStatus | None = None
     findings: tuple[Finding, ...] = ()
     snapshot: Snapshot = MACHINE
 
@@ -203,6 +205,7 @@ class Daemon:
             actor=self.actor,
             changes=tuple(self.changes),
             lost_changes=self.lost,
+            probe=self.probe,
         )
         self.done, self.fresh, self.changes, self.lost = [], False, [], 0
         return seen
@@ -641,6 +644,20 @@ def test_a_drift_while_no_daemon_ran_is_a_drift() -> None:
     assert "pin.drift" in daemon.kinds() and world.masks[100, 100] != CpuSet.of([7])
 
 
+def test_a_restart_does_not_forget_what_a_person_undid() -> None:
+    world, daemon = pinned_world()
+    world.journal.clear()
+    for tid in (100, 101):
+        world.masks[100, tid] = CpuSet.of(range(8))
+    world.now += SECOND
+    daemon.fresh = True
+    turns(daemon)
+    assert "pin.undone" in daemon.kinds()
+    later = daemon.killed()
+    turns(later)
+    assert len(world.acts) == 1 and mask(world, 100) == "0-7"
+
+
 def test_a_restart_does_not_forget_what_is_left_alone() -> None:
     """Neither a person's change nor a second one by the same author is corrected by a new daemon;
     place apply by a person ends it."""
@@ -870,3 +887,111 @@ def test_a_turn_depends_on_its_arguments_alone(data: st.DataObject) -> None:
     seen = daemon.see()
     first, second = turn(daemon.state, seen, world.now), turn(daemon.state, seen, world.now)
     assert first == second
+
+
+# Before and after.
+
+
+class Measured:
+    """A daemon whose probe measures waits of one length, ten seconds a turn."""
+
+    def __init__(self, rollback: bool) -> None:
+        self.world = World()
+        self.world.start(100, "w")
+        asked = dataclasses.replace(workload("w"), rollback=rollback)
+        self.daemon = Daemon(self.world, (asked,), Consents(allow=THREADS))
+        self.counts = [0] * BUCKETS
+        self.ran = self.last = 0
+        self.undone: list[str] = []
+
+    def go(self, minutes: int, wait_ns: int) -> None:
+        self.last = wait_ns
+        self.steps(minutes * 6)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.world.now += 8 * SECOND
+            self.counts[bucket_of(self.last)] += 1000
+            self.ran += 5 * SECOND
+            delay = ThreadDelay(
+                pid=100,
+                runq=Histogram(counts=tuple(self.counts)),
+                run_ns_by_cpu=((1, self.ran),),
+            )
+            self.daemon.probe = ProbeStatus(
+                available=True, reason=None, capabilities=(), delays=(delay,)
+            )
+            decisions = self.daemon.turn()
+            self.undone += [u.workload for u in decisions.undo]
+            if decisions.undo:
+                # As the actor does.
+                self.world.journal.clear()
+                for tid in (100, 101):
+                    self.world.masks[100, tid] = CpuSet.of(range(8))
+
+    def pin(self) -> None:
+        """The act is at the end of a turn."""
+        self.daemon.consents = AUTO
+        self.steps(1)
+
+    def said(self, kind: str) -> list[str]:
+        return [e.message for e in self.daemon.events if e.kind == kind]
+
+
+def test_a_pin_that_hurts_is_reported_and_kept() -> None:
+    case = Measured(rollback=False)
+    case.go(6, 20_000)
+    case.pin()
+    case.go(7, 900_000)
+    (said,) = case.said("pin.compared")
+    assert "w (pid 100) before and after its pin: worse: run-queue delay p99 was 18 us" in said
+    assert case.undone == [] and case.said("pin.rollback") == []
+    (held,) = case.daemon.turn().held
+    assert held.held and held.compared.startswith("worse: ")
+
+
+def test_a_roll_back_that_was_asked_for_is_done_once_and_stays() -> None:
+    case = Measured(rollback=True)
+    case.go(6, 20_000)
+    case.pin()
+    case.go(8, 900_000)
+    assert case.undone == ["w"] and len(case.world.acts) == 1
+    assert "put back where it was, as it asked for (rollback)" in case.said("pin.rollback")[0]
+    case.go(20, 20_000)
+    assert case.undone == ["w"] and len(case.world.acts) == 1
+    assert case.said("pin.undone") == [] and case.said("pin.drift") == []
+    (held,) = case.daemon.turn().held
+    assert not held.held and held.guard.startswith("manual: rolled back: run-queue delay")
+    later = case.daemon.killed()
+    for _ in range(3):
+        assert later.turn().queue == ()
+
+
+@pytest.mark.parametrize("why", ["frozen", "no consent", "by a person"])
+def test_a_roll_back_needs_what_every_act_needs(why: str) -> None:
+    case = Measured(rollback=True)
+    case.go(6, 20_000)
+    case.pin()
+    case.go(4, 900_000)
+    if why == "frozen":
+        case.daemon.freeze_file = "/f"
+    elif why == "no consent":
+        case.daemon.consents = Consents(allow=THREADS)
+    else:
+        changed(case.daemon, 100, login=1000)
+        case.world.masks[100, 100] = CpuSet.of([7])
+    case.go(4, 900_000)
+    assert case.undone == []
+    assert "is worse off and is not put back" in case.said("pin.rollback")[0]
+    # Later the figures are old: nothing is done on them.
+    case.daemon.freeze_file, case.daemon.consents = None, AUTO
+    case.go(10, 900_000)
+    assert case.undone == []
+
+
+def test_a_pin_that_helps_is_never_rolled_back() -> None:
+    case = Measured(rollback=True)
+    case.go(6, 900_000)
+    case.pin()
+    case.go(8, 20_000)
+    assert case.undone == [] and "better" in case.said("pin.compared")[0]
