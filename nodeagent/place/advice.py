@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nodeagent.model.placement import Sharing, Workload
+from nodeagent.model.placement import Role, Sharing, Workload
 from nodeagent.place.decide import Case, Decision, decide, gather
+from nodeagent.place.engines import ENGINES, usual_roles
 from nodeagent.place.memory import page, short_of
 from nodeagent.place.pack import greedy
 from nodeagent.place.refusal import left_after
-from nodeagent.place.room import Item
+from nodeagent.place.room import Item, lowest
 from nodeagent.place.search import Group, Resource
 
 MAX_TRIALS = 12
@@ -29,6 +30,9 @@ NOT_LOOKED_FOR = (
     "before it"
 )
 
+
+_TIGHT = ""
+"""Between figure and unit, as the workload file has it."""
 
 Maker = Callable[[Workload], Iterator[tuple[str, Workload]]]
 """(the line, the workload with it) of each change of one kind."""
@@ -159,7 +163,10 @@ class Adviser:
             most = max(most, min(rooms, default=0))
         mib = min(most, w.memory_bytes - 1) >> 20
         if mib > 0:
-            yield f'memory = "{mib}MiB"', replace(w, memory_bytes=mib << 20)
+            line = f'"{mib}MiB"'
+            if w.memory_move != "launch":
+                line = f'{{ size = {line}, move = "{w.memory_move}" }}'
+            yield f"memory = {line}", replace(w, memory_bytes=mib << 20)
 
     def _pages(self, w: Workload) -> Iterator[tuple[str, Workload]]:
         for at, (size, amount) in enumerate(w.hugepages):
@@ -173,28 +180,27 @@ class Adviser:
             fewer = most // size * size
             rest = list(w.hugepages)
             rest[at : at + 1] = [(size, fewer)] if fewer else []
-            said = f"{fewer // size} pages" if fewer else "no pages"
-            yield f"hugepages of {page(size)} were {said}", replace(w, hugepages=tuple(rest))
+            table = ", ".join(f'"{page(s, _TIGHT)}" = "{page(n, _TIGHT)}"' for s, n in rest)
+            yield f"hugepages = {{ {table} }}", replace(w, hugepages=tuple(rest))
 
     def _cpus(self, w: Workload) -> Iterator[tuple[str, Workload]]:
         """As many as there is room for, roles kept."""
-        least = max(1, sum(r.cpus for r in w.roles))
         if w.cpu_list is not None:
             free = replace(w, cpu_list=None)
             yield f"cpus = {w.cpus} stood in place of cpu_list", free
             return
-        low, high, found = least, w.cpus - 1, 0
+        low, high, found = _fewest(w), w.cpus - 1, 0
         while low <= high:
             middle = (low + high + 1) // 2
-            if self._might(w, (replace(w, cpus=middle),)):
+            if self._might(w, (_with_cpus(w, middle),)):
                 found, low = middle, middle + 1
             else:
                 high = middle - 1
         if found:
-            yield f"cpus = {found}", replace(w, cpus=found)
+            yield f"cpus = {found}", _with_cpus(w, found)
 
     def _nodes(self, w: Workload) -> Iterator[tuple[str, Workload]]:
-        if w.near is None:
+        if w.near is None or w.queues is not None:
             return
         for site in self.case.machine.sites:
             if site.node is not None:
@@ -216,22 +222,33 @@ class Adviser:
             w = item.workload
             if not self._fits(group, self.free | taken.gone, self.left):
                 continue
-            for cpus in range(w.cpus - 1, max(0, sum(r.cpus for r in w.roles) - 1), -1):
-                freed = _lowest_freed(taken.gone, w.cpus - cpus)
-                if cpus and self._fits(group, self.free | freed, self.left):
-                    fewer = self._with(replace(w, cpus=cpus))
+            for cpus in range(w.cpus - 1, _fewest(w) - 1, -1):
+                freed = lowest(taken.gone, w.cpus - cpus)
+                if self._fits(group, self.free | freed, self.left):
+                    fewer = self._with(_with_cpus(w, cpus))
                     yield Change(f"{w.name} had cpus = {cpus}", fewer)
                     break
 
 
-def _lowest_freed(gone: int, count: int) -> int:
-    freed = 0
-    while gone and count:
-        low = gone & -gone
-        freed |= low
-        gone ^= low
-        count -= 1
-    return freed
+def _engines_roles(w: Workload, cpus: int) -> tuple[Role, ...] | None:
+    """Roles that its engine gives it at that number of CPUs; None: it has its own, or no engine."""
+    engine = next((e for e in ENGINES if e.name == w.engine), None)
+    if engine is None or w.roles != usual_roles(engine, w.cpus):
+        return None
+    return usual_roles(engine, cpus)
+
+
+def _fewest(w: Workload) -> int:
+    """CPUs that it needs for its roles at least."""
+    if _engines_roles(w, w.cpus) is not None:
+        return 1
+    return max(1, sum(r.cpus for r in w.roles))
+
+
+def _with_cpus(w: Workload, cpus: int) -> Workload:
+    """As the file would have it with that number."""
+    roles = _engines_roles(w, cpus)
+    return replace(w, cpus=cpus, roles=w.roles if roles is None else roles)
 
 
 def _rules(w: Workload) -> Iterator[tuple[str, Workload]]:

@@ -23,12 +23,12 @@ def size(count: int) -> str:
     return f"{count >> 20:,} MiB"
 
 
-def page(count: int) -> str:
-    """A page size as the kernel's folders spell people's words: 2 MiB, 1 GiB."""
+def page(count: int, between: str = " ") -> str:
+    """Bytes in the largest unit that leaves no rest, as page sizes are told: 2 MiB, 1 GiB."""
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if count >> shift and not count & ((1 << shift) - 1):
-            return f"{count >> shift} {unit}"
-    return f"{count} B"
+            return f"{count >> shift}{between}{unit}"
+    return f"{count}{between}B"
 
 
 def room_of(topology: Topology, workloads: Iterable[Workload]) -> dict[Resource, int]:

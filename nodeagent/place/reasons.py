@@ -128,7 +128,9 @@ def _shape(machine: Machine, site: int, workload: Workload, pus: int) -> str:
     count = pus.bit_count()
     pu_word = "PU" if count == 1 else "PUs"
     core_word = "core" if cores == 1 else "cores"
-    if workload.smt == "one-per-core" and count == 1:
+    if not machine.topology.smt_siblings:
+        text = f"{count} {pu_word}; which are siblings is not told here"
+    elif workload.smt == "one-per-core" and count == 1:
         (piece,) = pieces
         text = "1 PU, its core's siblings left idle" if piece.core & ~pus else "1 PU, a whole core"
     elif workload.smt == "one-per-core":
@@ -141,6 +143,8 @@ def _shape(machine: Machine, site: int, workload: Workload, pus: int) -> str:
             text += f" ({workload.cpus} asked for, rounded up)"
     else:
         text = f"{count} {pu_word} on {cores} {core_word}"
+    if not any(c.level == 3 for c in machine.topology.caches):
+        return f"{text}; no L3 cache is told here" if workload.l3 == "one" else text
     if len(groups) == 1:
         asked = ", as wanted" if workload.l3 == "one" else ""
         return f"{text}, within one L3 group ({machine.l3_groups[min(groups)]}){asked}"

@@ -18,7 +18,7 @@ from nodeagent.place.machine import Machine, Piece
 from nodeagent.place.pack import Budget, Given, cost_of, greedy, least, pack
 from nodeagent.place.room import Item, Taken, chosen, pool_at, pool_holds
 
-BUDGET = 20_000
+BUDGET = 8_000
 """Choices tried beyond the greedy answer."""
 SMALL_GROUPS = 8
 SMALL_PUS_EXACT = 64

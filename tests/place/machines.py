@@ -214,7 +214,7 @@ def check(topology: Topology, wanted: tuple[Workload, ...], placement: Placement
     assert placement.housekeeping and placement.housekeeping <= topology.online
     small = len(topology.online) < 6
     used: set[int] = set()
-    core_of = dict(topology.smt_siblings)
+    core_of = {c: CpuSet.of([c]) for c in topology.online} | dict(topology.smt_siblings)
     wishes = {w.name: w for w in wanted}
     for p in placement.placed:
         w = wishes[p.workload]
@@ -254,7 +254,7 @@ def check(topology: Topology, wanted: tuple[Workload, ...], placement: Placement
         if not w.isolated:
             assert not p.cpus & topology.isolation.isolated
         if w.l3 == "one":
-            assert sum(bool(c.cpus & p.cpus) for c in topology.caches) <= 1
+            assert sum(bool(c.cpus & p.cpus) for c in topology.caches if c.level == 3) <= 1
         assert [r.role for r in p.roles] == list(w.roles)
         seen = CpuSet()
         for r in p.roles:

@@ -45,10 +45,10 @@ def changed(wanted: tuple[Workload, ...], name: str, text: str) -> tuple[Workloa
 def _with(w: Workload, line: str) -> Workload:
     if line == f"cpus = {w.cpus} stood in place of cpu_list":
         return replace(w, cpu_list=None)
-    pages = re.fullmatch(r"hugepages of 2 MiB were (no|\d+) pages", line)
+    pages = re.fullmatch(r'hugepages = \{ (?:"2MiB" = "(\d+)MiB")? ?\}', line)
     if pages:
-        count = 0 if pages[1] == "no" else int(pages[1])
-        return replace(w, hugepages=((2 << 20, count << 21),) if count else ())
+        assert int(pages[1] or 0) << 20 < w.hugepages[0][1]
+        return replace(w, hugepages=((2 << 20, int(pages[1]) << 20),) if pages[1] else ())
     found = re.fullmatch(r'(\w+) = "?([\w:.-]+)"?', line)
     assert found is not None, line
     key, value = found[1], found[2]
