@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase, translate
 
 from nodeagent.model.cgroup import Container
 from nodeagent.model.placement import (
@@ -24,31 +25,53 @@ def matches(match: Match, process: ProcessState) -> bool:
     `cgroup` also fits what lies below it. What is not known of a process (the title of a kernel
     thread, the name of a container whose runtime did not answer) fits nothing.
     """
-    if match == _NOTHING:
-        return False
-    return (
-        (match.pid is None or process.pid == match.pid)
-        and (match.comm is None or fnmatchcase(process.comm, match.comm))
-        and (match.title is None or _known(process.title, match.title))
-        and (match.cmdline is None or _searched(process.title, match.cmdline))
-        and (match.parent is None or _known(process.parent_title, match.parent))
-        and (match.unit is None or _part(process.cgroup, match.unit))
-        and (match.cgroup is None or _below(process.cgroup, match.cgroup))
-        and (match.container is None or _named(process.container, match.container))
-        and (match.image is None or _imaged(process.container, match.image))
-        and (match.label is None or _labelled(process.container, match.label))
-    )
+    return _compiled(match)(process)
 
 
-_NOTHING = Match()
+@functools.lru_cache(1024)
+def _compiled(match: Match) -> Callable[[ProcessState], bool]:
+    """Asked of every process of a node for every workload: the patterns are made ready once, and
+    the cheapest and most telling criteria come first."""
+    tests: list[Callable[[ProcessState], bool]] = []
+    pid, comm, title, cmdline = match.pid, match.comm, match.title, match.cmdline
+    unit, cgroup, parent = match.unit, match.cgroup, match.parent
+    container, image, label = match.container, match.image, match.label
+    if pid is not None:
+        tests.append(lambda p: p.pid == pid)
+    if comm is not None:
+        named = _shell(comm)
+        tests.append(lambda p: named(p.comm) is not None)
+    if container is not None or image is not None or label is not None:
+        tests.append(lambda p: p.container is not None)
+    if title is not None:
+        titled = _shell(title)
+        tests.append(lambda p: bool(p.title) and titled(p.title) is not None)
+    if cmdline is not None:
+        searched = re.compile(cmdline).search
+        tests.append(lambda p: bool(p.title) and searched(p.title) is not None)
+    if parent is not None:
+        born = _shell(parent)
+        tests.append(lambda p: bool(p.parent_title) and born(p.parent_title) is not None)
+    if unit is not None:
+        tests.append(lambda p: _part(p.cgroup, unit))
+    if cgroup is not None:
+        tests.append(lambda p: _below(p.cgroup, cgroup))
+    if container is not None:
+        tests.append(lambda p: _named(p.container, container))
+    if image is not None:
+        tests.append(lambda p: _imaged(p.container, image))
+    if label is not None:
+        tests.append(lambda p: _labelled(p.container, label))
+    if not tests:
+        return lambda _: False
+    first, *rest = tests
+    if not rest:
+        return first
+    return lambda p: first(p) and all(test(p) for test in rest)
 
 
-def _known(text: str, pattern: str) -> bool:
-    return bool(text) and fnmatchcase(text, pattern)
-
-
-def _searched(title: str, pattern: str) -> bool:
-    return bool(title) and re.search(pattern, title) is not None
+def _shell(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    return re.compile(translate(pattern)).match
 
 
 def _part(cgroup: str, pattern: str) -> bool:
@@ -116,7 +139,8 @@ def matching(match: Match | None, processes: Iterable[ProcessState]) -> tuple[Pr
     """The processes that fit, by pid."""
     if match is None:
         return ()
-    return tuple(sorted((p for p in processes if matches(match, p)), key=lambda p: p.pid))
+    fit = _compiled(match)
+    return tuple(sorted((p for p in processes if fit(p)), key=lambda p: p.pid))
 
 
 def claims(
@@ -130,8 +154,16 @@ def claims(
     owner: dict[int, str] = {}
     mine: dict[str, tuple[Target, ...]] = {}
     contested: dict[str, str] = {}
+    # Many ranks of one engine search the same thing in the same titles.
+    searched: dict[str, Sequence[ProcessState]] = {}
     for workload in workloads:
-        found = matching(workload.match, processes)
+        cmdline = workload.match.cmdline
+        some = processes
+        if cmdline is not None:
+            if cmdline not in searched:
+                searched[cmdline] = matching(Match(cmdline=cmdline), processes)
+            some = searched[cmdline]
+        found = matching(workload.match, some)
         taken = next((p for p in found if p.pid in owner), None)
         if taken is not None:
             contested[workload.name] = (

@@ -38,16 +38,23 @@ def rest_of(placed: Placed) -> CpuSet:
 def seats(placed: Placed, process: ProcessState) -> dict[int, Seat]:
     """Thread number -> its seat, for each thread of one of the workload's processes."""
     rest = rest_of(placed)
+    # A pool has one name and hundreds of threads, and all else is the process's.
+    known: dict[tuple[str, bool], Seat] = {}
     found = {}
     for thread in process.threads:
-        given = next((g for g in placed.roles if fits(g.role, process, thread)), None)
-        if given is not None:
-            found[thread.tid] = Seat(role=given.role.name, cpus=given.cpus)
-        else:
-            usual = MAIN if thread.tid == process.pid else REST
-            name = part_of(process, thread) or usual
-            found[thread.tid] = Seat(role=name, cpus=rest)
+        key = thread.comm, thread.tid == process.pid
+        if key not in known:
+            known[key] = _seat(placed, process, thread, rest)
+        found[thread.tid] = known[key]
     return found
+
+
+def _seat(placed: Placed, process: ProcessState, thread: ThreadState, rest: CpuSet) -> Seat:
+    given = next((g for g in placed.roles if fits(g.role, process, thread)), None)
+    if given is not None:
+        return Seat(role=given.role.name, cpus=given.cpus)
+    usual = MAIN if thread.tid == process.pid else REST
+    return Seat(role=part_of(process, thread) or usual, cpus=rest)
 
 
 def inside(mask: CpuSet, planned: CpuSet) -> bool:
