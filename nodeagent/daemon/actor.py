@@ -56,6 +56,7 @@ from nodeagent.model.settings import Config, IsolatedProbe
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.audit import Audit
+from nodeagent.pin.memory import give_up_ptrace
 from nodeagent.pin.undo import Journal
 from nodeagent.streams import stand_in
 
@@ -596,6 +597,8 @@ def _run(argv: list[str] | None) -> None:
     arguments.run_dir = arguments.run_dir or Path(config.daemon.run_dir)
     arguments.state_dir = arguments.state_dir or Path(config.daemon.state_dir)
     allow = frozenset(config.pin.allow) if arguments.allow is None else _consents(arguments.allow)
+    if Consent.MEMORY not in allow:
+        give_up_ptrace()
     daemon_uid = _user_id(arguments.user)
     lock = _hold_lock(arguments.run_dir)
     journal = Journal(arguments.state_dir / "journal")

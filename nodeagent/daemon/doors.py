@@ -24,6 +24,7 @@ from nodeagent.daemon.setup import Doors, Link, Notices, Probe
 from nodeagent.daemon.source import Source
 from nodeagent.daemon.state import Journal, JournalPin, Judge
 from nodeagent.daemon.watching import Watching
+from nodeagent.discover.locality import Locality
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
 from nodeagent.errors import UnavailableError
@@ -45,8 +46,9 @@ from nodeagent.rpc.spool import Spool
 
 def real_doors() -> Doors:
     """Those of this machine."""
+    root = Root.live()
     return Doors(
-        processes=Watching(Processes(Root.live())),
+        processes=Watching(Processes(root), Locality(root)),
         rings=_rings,
         connect=_connect,
         probe=_probe,

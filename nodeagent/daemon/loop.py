@@ -225,7 +225,8 @@ class Loop:
             # are not here.
             processes = self._doors.processes.scan(self._watched, now_s)
             self._ask_for_containers()
-        reading = Reading(at_ns=at_ns, processes=processes)
+        memory = self._doors.processes.memory(self._watched, now_s) if processes else None
+        reading = Reading(at_ns=at_ns, processes=processes, memory=memory)
         rings = self._rings
         happened = rings.take_events() if rings is not None else ()
         notices, self._notices = (*self._notices, *happened), []

@@ -40,6 +40,7 @@ from nodeagent.model.placement import (
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.place.diff import THREADS_ONLY, actions
 from nodeagent.place.held import held as held_rows
+from nodeagent.place.locality import memory_local
 from nodeagent.place.roles import seats
 
 
@@ -385,9 +386,19 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
         base = bases.setdefault(process.pid, ran)
         since[process.pid] = [(cpu, ns - base.get(cpu, 0)) for cpu, ns in ran.items()]
     rows = held_rows(state.placement, [p for _, p in owned], before, since)
+    topology = state.snapshot.topology if state.snapshot is not None else None
+    local = {
+        process.pid: memory_local(placed, process, state.processes, state.memory, topology)
+        for placed, process in owned
+    }
     starts = {p.pid: p.start_time for _, p in owned}
     said = tuple(
-        replace(row, guard=_guard_says(state, key), compared=_compared(state, key))
+        replace(
+            row,
+            guard=_guard_says(state, key),
+            compared=_compared(state, key),
+            memory_local=local.get(row.pid or 0),
+        )
         for row in rows
         for key in [(row.pid or 0, starts.get(row.pid or 0, 0))]
     )

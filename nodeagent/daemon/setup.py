@@ -20,6 +20,7 @@ from nodeagent.model.configfile import Loaded
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
+from nodeagent.model.memory import MemorySeen
 from nodeagent.model.notice import Noticed
 from nodeagent.model.placement import ProcessState, Workload
 from nodeagent.model.probe import ProbeStatus
@@ -38,6 +39,9 @@ class ProcessSource(Protocol):
     @property
     def trouble(self) -> str | None:
         """What cannot be read, and why; None: everything can."""
+
+    def memory(self, watched: frozenset[int], now_s: float) -> MemorySeen | None:
+        """Where the memory of those processes lies; None: it is not the time to look."""
 
     def scan(self, watched: frozenset[int], now_s: float) -> tuple[ProcessState, ...]:
         """All of them; threads of those that are watched."""

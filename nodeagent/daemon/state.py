@@ -18,6 +18,7 @@ from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.freeze import FreezeWindow
+from nodeagent.model.memory import MemorySeen
 from nodeagent.model.notice import Change
 from nodeagent.model.placement import (
     Action,
@@ -73,6 +74,8 @@ class Reading:
 
     at_ns: int
     processes: tuple[ProcessState, ...]
+    memory: MemorySeen | None = None
+    """None: not looked at anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +169,8 @@ class State:
     workloads: tuple[Workload, ...] = ()
     housekeeping: CpuSet | None = None
     processes: tuple[ProcessState, ...] = ()
+    memory: MemorySeen = field(default_factory=MemorySeen)
+    """Where memory lay when it was last looked at."""
     read_ns: int = 0
     claimed: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
     placement: Placement = NOTHING

@@ -99,6 +99,7 @@ def _read(state: State, seen: Seen) -> State:
         state,
         processes=seen.reading.processes,
         read_ns=seen.reading.at_ns,
+        memory=seen.reading.memory or state.memory,
         guard=guarding.ended(state.guard, alive),
         failures={k: f for k, f in state.failures.items() if k[0] in alive or k[0] == (0, 0)},
         run_base={k: b for k, b in state.run_base.items() if k in pids},

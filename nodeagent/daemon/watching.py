@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from nodeagent.discover.locality import Locality
 from nodeagent.discover.procs import Processes
 from nodeagent.model.actions import MAX_CONTAINERS
 from nodeagent.model.cgroup import Container
+from nodeagent.model.memory import MemorySeen
 from nodeagent.model.placement import ProcessState
 
 RESCAN_S = 30.0
@@ -29,8 +31,9 @@ ASKS = 3
 class Watching:
     """The processes of this machine; nothing is read while there are no workloads."""
 
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, locality: Locality) -> None:
         self._processes = processes
+        self._locality = locality
         self._known: dict[int, ProcessState] = {}
         self._young: dict[int, int] = {}
         self._seen: set[int] = set()
@@ -117,6 +120,12 @@ class Watching:
         count = "1 container's name is" if len(missing) == 1 else f"{len(missing)} names are"
         return f"{count} unknown: {self._untold or self._processes.container_reason}"
 
+    def memory(self, watched: frozenset[int], now_s: float) -> MemorySeen | None:
+        """Where the memory of those processes lies; None: it is not the time to look."""
+        known = [self._known[pid] for pid in sorted(watched) if pid in self._known]
+        return self._locality.look([(p.pid, p.cgroup) for p in known], now_s)
+
     def close(self) -> None:
-        """Ends the child."""
+        """Ends the children."""
         self._processes.close()
+        self._locality.close()

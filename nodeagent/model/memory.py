@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
@@ -56,6 +56,16 @@ class Staying:
             (self.untried, "not tried in this pass"),
         )
         return ", ".join(f"{size(bytes_)} {what}" for bytes_, what in parts if bytes_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySeen:
+    """Where memory lay when it was last looked at. Pages or bytes by node: only shares count."""
+
+    by_pid: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """Sampled; those that could not be looked into are absent."""
+    by_cgroup: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Of a cgroup and all below it."""
 
 
 def size(size_bytes: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 from nodeagent.errors import ActError, RightsError, UnavailableError
 from nodeagent.model.cpuset import CpuSet
@@ -15,6 +16,8 @@ MODES = {"preferred": 1, "bind": 2, "interleave": 3, "weighted-interleave": 6}
 """MPOL_ numbers. Source: include/uapi/linux/mempolicy.h."""
 PREFERRED_MANY = 5
 """Linux b27abaccf8e8 (v5.15)."""
+CAP_SYS_PTRACE = 19
+"""Source: include/uapi/linux/capability.h."""
 _BITS = 64
 
 
@@ -57,4 +60,21 @@ def set_launch_policy(policy: str, nodes: CpuSet) -> None:
             f"the memory policy reads back as mode {got_mode[0]} on node {seen}, expected {policy} "
             f"(mode {mode}) on node {nodes}",
             "the program was not started; report this with the output of uname -r",
+        )
+
+
+def give_up_ptrace() -> None:
+    """Lets CAP_SYS_PTRACE go, which only moving other users' memory needs. Without native code
+    there is nothing that could use it: it stays. Raises RightsError."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapPrm:") and not int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1:
+            return
+    try:
+        from nodeagent.native._core import lib
+    except ImportError:
+        return
+    rc = lib.na_give_up(CAP_SYS_PTRACE)
+    if rc < 0:
+        raise RightsError(
+            f"CAP_SYS_PTRACE could not be given up: {os.strerror(-rc)}", "see man 2 capset"
         )

@@ -29,7 +29,7 @@ from nodeagent.model.placement import ActionResult, MigrateMemory, Outcome
 from nodeagent.pin import affinity
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
-from nodeagent.pin.mover import Mover, Walked
+from nodeagent.pin.mover import Mover, NotYetError, Walked
 from nodeagent.pin.proc import PROC, stat_of
 from nodeagent.pin.step import step
 from nodeagent.pin.undo import Entry, Journal, Open
@@ -38,7 +38,7 @@ ACT = "migrate_memory"
 NODES = Path("/sys/devices/system/node")
 IDLE_S = 3.0
 """A moving without a step for so long has been left by who asked for it: another may begin."""
-RECOVER_S = 5.0
+RECOVER_S = 15.0
 """Time that a start spends on looking how far an interrupted moving came."""
 _CACHE = ("Active(file)", "Inactive(file)", "SReclaimable")
 
@@ -52,6 +52,8 @@ class Moving:
     before: Walked = field(default_factory=Walked)
     now: Walked = field(default_factory=Walked)
     entry: Entry | None = None
+    opened: bool = False
+    """The child stands at the first mapping, for the pass that is under way."""
     step_bytes: int = FIRST_STEP_BYTES
     began_s: float
     at_s: float
@@ -99,9 +101,15 @@ class Migrations:
                     "undo, or with the actor",
                     "nodeagentctl place apply --yes goes on where it stopped",
                 )
+            if not moving.opened:
+                self._mover.begin(action.target.pid)
+                moving.opened = True
             if moving.entry is None:
                 return self._look(action, moving, asked, ticks)
             return self._move(action, moving)
+        except NotYetError as late:
+            assert moving is not None
+            return _more(f"{moving.comm} ({action.target.pid}): {late}", moving, action)
         except TROUBLE as error:
             return self._failed(action, moving or self._under_way(action), error)
         finally:
@@ -140,7 +148,6 @@ class Migrations:
                 "anew with nodeagentctl exec",
             )
         _available(action.to)
-        self._mover.begin(pid)
         key = pid, action.target.start_time
         self._moving = Moving(key=key, comm=comm, began_s=now, at_s=now)
         return self._moving
@@ -166,7 +173,7 @@ class Migrations:
         _check_room(action, comm, bytes_)
         moving.entry = self._record(action, comm, text, asked, ticks)
         step("memory.begun")
-        self._mover.begin(pid)
+        moving.opened = False
         return _more(
             f"{comm} ({pid}): {size(bytes_)} to move to node {action.to}",
             moving,
@@ -374,12 +381,19 @@ class Migrations:
 def _look_for(pid: int, seconds: float) -> dict[int, int] | None:
     """Bytes by node; None: it took too long."""
     mover, end, found = Mover(), time.monotonic() + seconds, Walked()
+    begun = False
     try:
-        mover.begin(pid)
         while not found.done:
             if time.monotonic() > end:
                 return None
-            found.add(mover.look())
+            try:
+                if begun:
+                    found.add(mover.look())
+                else:
+                    mover.begin(pid)
+                    begun = True
+            except NotYetError:
+                continue
     finally:
         mover.close()
     return found.by_node

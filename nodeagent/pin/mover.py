@@ -6,9 +6,11 @@ The child is left alone when it misses its deadline, and nothing is asked of a s
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +20,10 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.memory import MAX_STEP_BYTES, Staying
 from nodeagent.pin.affinity import GoneError
 
-DEADLINE_S = 5.0
-"""For one step. Below the client's own, so that its sentence arrives."""
+WAIT_S = 2.0
+"""For one answer; then NotYetError, and whoever asks does other things before asking again."""
+HUNG_S = 30.0
+"""Without an answer for so long, the process's mmap_lock is taken for stuck."""
 MAX_LOOKS = 1 << 16
 """Answers of one `look`: 5 hours of looking."""
 
@@ -52,23 +56,30 @@ class Walked:
         self.full, self.done = step.full, step.done
 
 
+class NotYetError(ActError):
+    """No answer yet: the same call again takes it."""
+
+
 class Mover:
     """One child, one process at a time.
 
     Raises GoneError (the process ended), RightsError, UnavailableError (no native build, or the
-    child hangs) and ActError.
+    child hangs), NotYetError and ActError.
     """
 
-    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
-        self._deadline_s = deadline_s
+    def __init__(self, *, wait_s: float = WAIT_S, hung_s: float = HUNG_S) -> None:
+        self._wait_s, self._hung_s = wait_s, hung_s
         self._child: Child | None = None
         self._pid = 0
+        self._asked = ""
+        """What was asked and is not answered yet."""
+        self._since_s = 0.0
 
     def close(self) -> None:
         """Lets the child go, unless it hangs: then it is kept, so that none is started beside."""
         if self._child is not None and not self._child.hung:
             self._child.close()
-            self._child = None
+            self._child, self._asked = None, ""
 
     def begin(self, pid: int) -> None:
         """Starts a pass over the mappings of a process."""
@@ -81,10 +92,16 @@ class Mover:
 
     def look_all(self, pid: int) -> Walked:
         """A whole pass that moves nothing: bytes by node, page by page."""
-        self.begin(pid)
-        found = Walked()
+        found, begun = Walked(), False
         for _ in range(MAX_LOOKS):
-            found.add(self.look())
+            try:
+                if begun:
+                    found.add(self.look())
+                else:
+                    self.begin(pid)
+                    begun = True
+            except NotYetError:
+                continue
             if found.done:
                 return found
         raise ActError(f"process {pid} has more mappings than can be looked through", "")
@@ -97,8 +114,10 @@ class Mover:
 
     def speed(self, source: int, target: int) -> float:
         """Bytes a second, by moving 16 MiB of the child's own memory once."""
-        self._pid = 0
-        said = self._ask(f"speed {source} {target}")
+        self._pid, said = 0, dict[str, int]()
+        while not said:
+            with contextlib.suppress(NotYetError):
+                said = self._ask(f"speed {source} {target}")
         moved, took_ns = said.get("moved", 0), said.get("ns", 0)
         if not moved or not took_ns:
             raise ActError(f"no page could be moved from node {source} to node {target}", "")
@@ -116,18 +135,34 @@ class Mover:
             del _core
             script = Path(__file__).with_name("mover_child.py")
             self._child = Child([sys.executable, "-I", str(script)])
-        answer = self._child.ask(words, self._deadline_s)
+        if self._asked != words:
+            if not self._child.send(words):
+                raise self._hung()
+            self._asked, self._since_s = words, time.monotonic()
+        answer = self._child.receive(self._wait_s)
+        if answer is None and self._child.hung and time.monotonic() - self._since_s < self._hung_s:
+            raise NotYetError(f"no answer about process {self._pid} yet", "")
+        self._asked = ""
         if answer is None:
-            raise UnavailableError(
-                f"the memory of process {self._pid} cannot be looked at: {self._child.reason}; "
-                "whoever maps memory in that process waits in the kernel too",
-                f"see what it waits for: cat /proc/{self._pid}/task/*/stack; the child is left "
-                "waiting, never killed",
-            )
+            raise self._hung()
         line = answer[0] if answer else ""
         if line.startswith("error "):
             raise _explained(self._pid, int(line.split()[1]), words.startswith("begin "))
         return {key: int(value) for key, _, value in (w.partition("=") for w in line.split())}
+
+    def _hung(self) -> UnavailableError:
+        assert self._child is not None
+        if not self._child.hung:
+            return UnavailableError(
+                f"the memory of process {self._pid} cannot be looked at: {self._child.reason}",
+                "try again; journalctl -u nodeagent-actor says more",
+            )
+        return UnavailableError(
+            f"the memory of process {self._pid} cannot be looked at: {self._child.reason}; whoever "
+            "maps memory in that process waits in the kernel too",
+            f"see what it waits for: cat /proc/{self._pid}/task/*/stack; the child is left "
+            "waiting, never killed",
+        )
 
 
 def _explained(pid: int, number: int, opening: bool) -> ActError | RightsError:

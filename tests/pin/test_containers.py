@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.daemon.watching import ASKS, Watching
+from nodeagent.discover.locality import Locality
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
 from nodeagent.model.cgroup import Container
@@ -40,7 +41,7 @@ def test_the_daemon_learns_names_from_the_actor(
     start_actor()
     match = Match(container=name, image="*/vllm-openai")
     with Root.live() as root:
-        watching = Watching(Processes(root))
+        watching = Watching(Processes(root), Locality(root))
         os.seteuid(NOBODY)
         try:
             one = next(p for p in watching.scan(frozenset({pid}), 0.0) if p.pid == pid)
@@ -69,7 +70,7 @@ def test_what_nobody_knows_is_asked_a_few_times_only(
     podman_container: tuple[str, int],
 ) -> None:
     with Root.live() as root:
-        watching = Watching(Processes(root))
+        watching = Watching(Processes(root), Locality(root))
         os.seteuid(NOBODY)
         try:
             watching.scan(frozenset(), 0.0)

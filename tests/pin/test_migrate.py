@@ -53,7 +53,7 @@ class ActorLike(Protocol):
     """conftest.ActorProcess."""
 
     socket: Path
-    said: list[str]
+    process: subprocess.Popen[str]
 
     def kill(self) -> None: ...
 
@@ -365,3 +365,21 @@ def test_the_daemons_user_may_not_ask_for_it(
     assert "may not move a running process's memory: that is for a person" in done.stdout, (
         done.stdout + done.stderr
     )
+
+
+def test_only_an_actor_that_may_move_memory_keeps_the_right_to_look_into_processes(
+    start_actor: Callable[..., ActorLike], tmp_path: Path
+) -> None:
+    def held(actor: ActorLike) -> bool:
+        text = Path(f"/proc/{actor.process.pid}/status").read_text()
+        word = next(li for li in text.splitlines() if li.startswith("CapEff:")).split()[1]
+        return bool(int(word, 16) >> 19 & 1)
+
+    own = next(
+        li for li in Path("/proc/self/status").read_text().splitlines() if li.startswith("CapEff:")
+    )
+    if not int(own.split()[1], 16) >> 19 & 1:
+        pytest.skip("CAP_SYS_PTRACE is not held here")
+    for name, allow, kept in (("a", "threads,cgroup", False), ("b", "memory", True)):
+        (tmp_path / name).mkdir()
+        assert held(start_actor("--allow", allow, folder=tmp_path / name)) is kept

@@ -7,6 +7,7 @@
 #include "pages_abi.h"
 #include "numa_abi.h"
 #include <errno.h>
+#include <linux/capability.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,4 +187,20 @@ int na_mbind(void *start, size_t bytes, int mode, const uint64_t *mask, size_t w
 	/* The kernel reads maxnode - 1 bits. */
 	long rc = syscall(SYS_mbind, start, bytes, mode, mask, words ? words * 64 + 1 : 0, flags);
 	return rc < 0 ? -errno : 0;
+}
+
+int na_give_up(int capability)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
+	struct __user_cap_data_struct sets[2];
+
+	if (capability < 0 || capability > 63)
+		return -EINVAL;
+	if (syscall(SYS_capget, &header, sets) < 0)
+		return -errno;
+	uint32_t bit = ~(1u << capability % 32);
+	sets[capability / 32].effective &= bit;
+	sets[capability / 32].permitted &= bit;
+	sets[capability / 32].inheritable &= bit;
+	return syscall(SYS_capset, &header, sets) < 0 ? -errno : 0;
 }

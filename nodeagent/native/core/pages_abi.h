@@ -45,4 +45,9 @@ int na_walk_pages(int pid, const struct na_walk *walk, const uint64_t *nodes, si
 /* mbind(2) of our own memory. 0 or -errno. */
 int na_mbind(void *start, size_t bytes, int mode, const uint64_t *mask, size_t words, unsigned int flags);
 
+#define NA_CAP_SYS_PTRACE 19
+
+/* Gives a capability up: effective, permitted and inheritable, for this thread and what it starts. 0 or -errno. */
+int na_give_up(int capability);
+
 #endif
