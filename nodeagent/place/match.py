@@ -75,7 +75,11 @@ def _shell(pattern: str) -> Callable[[str], re.Match[str] | None]:
 
 
 def _part(cgroup: str, pattern: str) -> bool:
-    return any(fnmatchcase(part, pattern) for part in cgroup.split("/") if part)
+    """A unit without a suffix is a service, as it is for systemctl."""
+    parts = [part for part in cgroup.split("/") if part]
+    if "." not in pattern and f"{pattern}.service" in parts:
+        return True
+    return any(fnmatchcase(part, pattern) for part in parts)
 
 
 def _below(cgroup: str, path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
+from collections.abc import Sequence
 
 import msgspec
 
@@ -27,6 +28,8 @@ MAX_CPUS = 1 << 13
 MAX_BYTES = 1 << 50
 """1 PiB: no machine has so much."""
 MAX_ROLES = 16
+MAX_COMM = 15
+"""Bytes of a thread's name. Source: TASK_COMM_LEN in include/linux/sched.h."""
 MAX_QUEUES = 4096
 MAX_WAKE_US = 1_000_000
 """A second: no idle state takes so long."""
@@ -230,6 +233,8 @@ def _match(at: Place, table: WorkloadTable, engine: Engine | None, lines: Lines)
     for key, value in given.items():
         if isinstance(value, str):
             _pattern(at, f"match.{key}", value, lines)
+    if told.comm is not None:
+        _comm(at, "match.comm", (told.comm,), lines)
     if told.cmdline is not None:
         _regex(at, told.cmdline, lines)
     if told.label is not None and not told.label.partition("=")[0].strip():
@@ -249,6 +254,21 @@ def _pattern(at: Place, key: str, text: str, lines: Lines) -> None:
         lines.fail(
             at, key, f"{name} has {len(text)} characters, expected at most {MAX_PATTERN}", "cut it"
         )
+
+
+def _comm(at: Place, key: str, patterns: Sequence[str], lines: Lines) -> None:
+    """A longer name is never seen: pthread_setname_np refuses it, prctl cuts it."""
+    for pattern in patterns:
+        fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0].encode()
+        if len(fixed) > MAX_COMM:
+            cut = fixed[:MAX_COMM].decode("utf-8", "ignore")
+            lines.fail(
+                at,
+                key,
+                f"comm: {pattern!r} begins with {len(fixed)} bytes, and the kernel keeps "
+                f"{MAX_COMM} of a thread's name: it would never fit",
+                f'write comm = "{cut}"',
+            )
 
 
 def _regex(at: Place, text: str, lines: Lines) -> None:
@@ -320,6 +340,8 @@ def _role(at: Place, told: RoleTable, engine: Engine | None, lines: Lines) -> Ro
         text = getattr(told, key)
         if text is not None:
             _pattern(at, key, text, lines)
+    if told.comm is not None:
+        _comm(at, "comm", told.comm.split("|"), lines)
     role = Role(
         name=told.name,
         cpus=told.cpus,

@@ -71,6 +71,8 @@ def placement(cpus: str, match: Match) -> Placement:
         (Match(cmdline="vector"), False),
         (Match(unit="vwap.service"), True),
         (Match(unit="v*.service"), True),
+        (Match(unit="vwap"), True),
+        (Match(unit="vwa"), False),
         (Match(unit="service"), False),
         (Match(cgroup="/system.slice"), True),
         (Match(cgroup="/system.slice/vwap.service"), True),

@@ -242,6 +242,17 @@ CASES = {
     "smt": (W + "cpus = 1\nsmt = 2\nmatch = {comm = 'a'}\n", 4, "smt: saw 2, expected any, whole"),
     "match is text": (W + "cpus = 1\nmatch = 'vllm'\n", 4, "match: saw 'vllm', expected a table"),
     "label": (W + "cpus = 1\nmatch = {label = 'x'}\n", 4, "label: saw 'x', expected KEY=VALUE"),
+    "comm too long": (
+        W + "cpus = 1\nmatch = {comm = 'nodeagent-feeder'}\n",
+        4,
+        "'nodeagent-feeder' begins with 16 bytes, and the kernel keeps 15",
+    ),
+    "role comm too long": (
+        W + "cpus = 2\nmatch = {comm = 'a'}\n[[workload.role]]\nname='r'\ncpus=1\n"
+        "comm='cuda*|tokio-runtime-worker*'\n",
+        8,
+        "'tokio-runtime-worker*' begins with 20 bytes",
+    ),
     "no label": (
         W + "cpus = 1\nmatch = {label = '=x'}\n",
         4,
@@ -554,10 +565,13 @@ WORDS = st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True)
 PATTERNS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=12).filter(
     lambda t: bool(t.strip())
 )
+COMMS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=12).filter(
+    lambda t: bool(t.strip())
+)
 CRITERIA = st.builds(
     Match,
     title=st.none() | PATTERNS,
-    comm=st.none() | PATTERNS,
+    comm=st.none() | COMMS,
     cmdline=st.none() | PATTERNS.map(re.escape),
     cgroup=st.none() | PATTERNS,
     unit=st.none() | PATTERNS,
@@ -578,7 +592,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         left = cpus - sum(r.cpus for r in roles)
         if not left:
             break
-        comm = f"{len(roles)}{draw(PATTERNS)}"
+        comm = f"{len(roles)}{draw(COMMS)}"
         role = Role(
             name=f"r{len(roles)}",
             cpus=draw(st.integers(1, left)),
