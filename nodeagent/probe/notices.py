@@ -27,6 +27,9 @@ UNSET = 0xFFFFFFFF
 _NOTE = struct.Struct("<QIIII")
 _AUTHOR = struct.Struct("<IIIIIIQ16s64s64s64s32Q")
 
+MAX_STALE = 64
+"""Takes until an old ring is empty; it holds four."""
+
 MAX_AUTHORS = 256
 """Authors remembered for the short records that name them."""
 
@@ -154,9 +157,13 @@ class Notices:
         self._authors: dict[int, Change] = {}
         self._users = Users()
         self._lost = watch.lost if watch is not None else 0
-        if watch is not None:
+        if watch is not None and ring is not None:
             watch.forget()
             watch.next_look()
+            # What was told before, to the loader's trial or a former reader, is not ours.
+            for _ in range(MAX_STALE):
+                if not ring.take():
+                    break
 
     @classmethod
     def from_fds(cls, description: Mapping[str, Any], fds: Sequence[int]) -> Self:

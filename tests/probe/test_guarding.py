@@ -200,8 +200,9 @@ def test_strangers_count_nothing(notices: Notices, victim: Callable[..., Victim]
     kinds = (Kind.FORK, Kind.EXIT, Kind.MOVED, Kind.AFFINITY)
     notices.watch({one.pid: CpuSet.of([CPU])})
     before = [notices.count(kind) for kind in kinds]
+    tids = other.tids
     other.make(101)
-    stranger(-1, 3, ELSEWHERE, *other.tids)
+    stranger(-1, 3, ELSEWHERE, *tids)
     other.end()
     notices.watch({})
     one.make(11)

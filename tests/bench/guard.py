@@ -1,0 +1,160 @@
+"""How soon the guard knows, and what it costs whom: births and moves to the daemon's side.
+
+Latency is taken from the kernel's own clock in the record to the reader that was woken; it holds
+on a machine that has a CPU to spare, and tells of one that has not.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from row import Row, quantile
+
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.notice import Kind
+from nodeagent.probe import guarding
+from nodeagent.probe.notices import Notices
+
+TARGET_MS = 50
+FORKS = "import os, sys\nfor _ in range(int(sys.argv[1])):\n    pid = os.fork()\n    if not pid:\n        os._exit(0)\n    os.waitpid(pid, 0)"  # noqa: E501
+BIRTHS = """
+import threading, time
+while True:
+    thread = threading.Thread(target=time.sleep, args=(0,))
+    thread.start()
+    thread.join()
+"""
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    """Notice of a birth and of a move; what a fork pays."""
+    description, fds = guarding.load({"isolated": "full"})
+    if not description["available"]:
+        yield Row(name="guard.notice", value=None, unit="ms", note=description["reason"])
+        return
+    notices = Notices.from_fds(description, [os.dup(fd) for fd in fds])
+    try:
+        yield from latencies(notices, 50 if quick else 300)
+        yield storm(notices)
+    finally:
+        notices.close()
+        guarding.unload()
+    yield from costs(500 if quick else 2000, 3 if quick else 7)
+
+
+def latencies(notices: Notices, times: int) -> Iterator[Row]:
+    """p99 of both kinds."""
+    here = sorted(os.sched_getaffinity(0))
+    born: list[float] = []
+    moved: list[float] = []
+    child = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(.001)"])
+    try:
+        notices.watch({os.getpid(): None, child.pid: CpuSet.of([here[-1]])})
+        os.sched_setaffinity(child.pid, {here[-1]})
+        for _ in range(times):
+            noticed(notices)
+            thread = threading.Thread(target=time.sleep, args=(0,))
+            thread.start()
+            born += waited(notices, Kind.FORK)
+            thread.join()
+        for _ in range(times if len(here) > 1 else 0):
+            noticed(notices)
+            os.sched_setaffinity(child.pid, {here[0]})
+            moved += waited(notices, Kind.MOVED)
+            os.sched_setaffinity(child.pid, {here[-1]})
+    finally:
+        child.kill()
+        child.wait()
+    for name, found in (("guard.notice", born), ("guard.notice_moved", moved)):
+        yield Row(
+            name=name,
+            value=round(quantile(found, 0.99), 3) if found else None,
+            unit="ms",
+            target=f"<= {TARGET_MS}",
+            note=f"p99 of {len(found)} of {times}; p50 {quantile(found, 0.5):.3f}"
+            if found
+            else "one CPU",
+        )
+
+
+def noticed(notices: Notices) -> None:
+    """Takes what is left."""
+    time.sleep(0.002)
+    notices.take()
+
+
+def waited(notices: Notices, kind: Kind) -> list[float]:
+    """Milliseconds from the record to here; nothing when none of that kind came in a second."""
+    fd = notices.fileno()
+    assert fd is not None
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        if select.select([fd], [], [], 0.1)[0]:
+            now = time.monotonic_ns()
+            found = notices.take()
+            if kind in found.kinds and found.first_ns is not None:
+                return [(now - found.first_ns) / 1e6]
+    return []
+
+
+def storm(notices: Notices) -> Row:
+    """CPU time of a look for each of 2,000 births a look."""
+    subject = subprocess.Popen([sys.executable, "-c", BIRTHS])
+    try:
+        notices.watch({subject.pid: None})
+        notices.take()
+        before, looks = notices.count(Kind.FORK), 0
+        began, end = time.process_time_ns(), time.monotonic() + 2
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            notices.take()
+            looks += 1
+        spent = time.process_time_ns() - began
+        births = notices.count(Kind.FORK) - before
+    finally:
+        subject.kill()
+        subject.wait()
+    return Row(
+        name="guard.look",
+        value=round(spent / looks / 1000, 1),
+        unit="us/look",
+        target="<= 500",
+        note=f"20 looks a second under {births / 2:.0f} births a second",
+    )
+
+
+def costs(forks: int, rounds: int) -> Iterator[Row]:
+    """CPU time of a fork and its end by a stranger, with and without the programs, in turn."""
+    without: list[float] = []
+    beside: list[float] = []
+    for _ in range(rounds):
+        without.append(per_fork(forks))
+        description, fds = guarding.load({"isolated": "full"})
+        notices = Notices.from_fds(description, [os.dup(fd) for fd in fds])
+        notices.watch({os.getpid(): None})
+        beside.append(per_fork(forks))
+        notices.close()
+        guarding.unload()
+    yield Row(
+        name="guard.fork_of_a_stranger",
+        value=round(min(beside), 2),
+        unit="us",
+        peer="no programs",
+        peer_value=round(min(without), 2),
+        target="<= 1.1x",
+    )
+
+
+def per_fork(forks: int) -> float:
+    """Microseconds of CPU time."""
+    before = os.times()
+    subprocess.run([sys.executable, "-c", FORKS, str(forks)], check=True)
+    after = os.times()
+    spent = after.children_user + after.children_system
+    return (spent - before.children_user - before.children_system) / forks * 1e6
