@@ -52,7 +52,7 @@ from nodeagent.model.actions import (
     to_line,
 )
 from nodeagent.model.placement import Consent, MigrateMemory, SetValue
-from nodeagent.model.settings import Config, IsolatedProbe
+from nodeagent.model.settings import Config, IsolatedProbe, Isolation
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.audit import Audit
@@ -602,7 +602,14 @@ def _run(argv: list[str] | None) -> None:
     daemon_uid = _user_id(arguments.user)
     lock = _hold_lock(arguments.run_dir)
     journal = Journal(arguments.state_dir / "journal")
-    actor = Actor(journal, Audit(arguments.state_dir), allow=allow, run_dir=arguments.run_dir)
+    actor = Actor(
+        journal,
+        Audit(arguments.state_dir),
+        allow=allow,
+        run_dir=arguments.run_dir,
+        partitions=config.pin.isolation is Isolation.PARTITION,
+        runtimes=frozenset(config.pin.runtimes),
+    )
     recovered = actor.recover()
     for line in recovered:
         _say(line)

@@ -22,8 +22,9 @@ from nodeagent.daemon.acting import Actor
 from nodeagent.daemon.hoststate import JournalValue
 from nodeagent.daemon.setup import Doors, Link, Notices, Probe
 from nodeagent.daemon.source import Source
-from nodeagent.daemon.state import Journal, JournalPin, Judge
+from nodeagent.daemon.state import Journal, JournalHold, JournalPin, Judge
 from nodeagent.daemon.watching import Watching
+from nodeagent.discover.holding import facts
 from nodeagent.discover.locality import Locality
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
@@ -31,9 +32,10 @@ from nodeagent.errors import UnavailableError
 from nodeagent.feed.registry import Registry
 from nodeagent.model.actions import MAX_REASON, Result
 from nodeagent.model.cgroup import Container
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
-from nodeagent.model.placement import Action, ActionResult, Outcome
+from nodeagent.model.placement import HOLDING, Action, ActionResult, Outcome
 from nodeagent.model.settings import RingSettings
 from nodeagent.pin.client import ActorClient
 from nodeagent.place.workloads import parse as parse_workloads
@@ -57,6 +59,7 @@ def real_doors() -> Doors:
         session=_session,
         judge=_judge,
         workloads=parse_workloads,
+        facts=partial(facts, root),
     )
 
 
@@ -122,8 +125,18 @@ class _ActorDoor:
         at_ns = time.time_ns()
         pins: dict[tuple[int, int], JournalPin] = {}
         values: dict[tuple[str, str], JournalValue] = {}
+        holds: list[JournalHold] = []
         for entry in await self.client.journal():
-            if entry.knob and entry.state != "undoing":
+            if entry.knob in HOLDING and entry.state != "undoing":
+                holds.append(
+                    JournalHold(
+                        workload=entry.workload,
+                        cpus=CpuSet.parse(entry.value),
+                        before=entry.before,
+                        at_ns=entry.at_ns,
+                    )
+                )
+            elif entry.knob and entry.state != "undoing":
                 values[entry.knob, entry.subject] = JournalValue(
                     knob=entry.knob,
                     subject=entry.subject,
@@ -143,7 +156,12 @@ class _ActorDoor:
                 before=entry.before if first is None else first.before,
                 at_ns=entry.at_ns,
             )
-        return Journal(at_ns=at_ns, pins=tuple(pins.values()), values=tuple(values.values()))
+        return Journal(
+            at_ns=at_ns,
+            pins=tuple(pins.values()),
+            values=tuple(values.values()),
+            holds=tuple(holds),
+        )
 
     async def containers(self, cgroups: tuple[str, ...]) -> tuple[tuple[Container, ...], str]:
         return await self.client.containers(cgroups)

@@ -260,6 +260,7 @@ class Loop:
                 "guard": self._no_guard if self._setup.workloads else None,
             },
             notices=notices,
+            facts=self._doors.facts(self._setup.loaded.config.pin.runtimes),
         )
         self._state, decisions = turn(self._state, seen, at_ns)
         if self._doors.host is not None:

@@ -16,6 +16,8 @@ from nodeagent.daemon.state import (
     MAX_TRIES,
     RETRY_NS,
     Failure,
+    Journal,
+    JournalPin,
     Seen,
     State,
     Wanted,
@@ -24,6 +26,7 @@ from nodeagent.daemon.state import (
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.placement import (
+    HOLDING,
     Action,
     Consent,
     Held,
@@ -38,7 +41,7 @@ from nodeagent.model.placement import (
     subject_of,
 )
 from nodeagent.model.probe import ProbeStatus
-from nodeagent.place.diff import THREADS_ONLY, actions
+from nodeagent.place.diff import THREADS_ONLY, PinAction, actions
 from nodeagent.place.held import held as held_rows
 from nodeagent.place.locality import memory_local
 from nodeagent.place.roles import seats
@@ -53,7 +56,9 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
         match result.outcome:
             case Outcome.DONE:
                 failures.pop(failed, None)
-                if isinstance(action, SetValue):
+                if isinstance(action, SetValue) and action.knob in HOLDING:
+                    state = _held(state, seen, action, at_ns)
+                elif isinstance(action, SetValue):
                     state = replace(state, values=hostvalues.done(state.values, done))
                 if isinstance(action, SetValue | MigrateMemory):
                     events.append(event("pin.done", subject, Severity.INFO, result.message, at_ns))
@@ -113,6 +118,19 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
     return replace(state, failures=failures)
 
 
+def _held(state: State, seen: Seen, action: SetValue, at_ns: int) -> State:
+    """A unit or container was set: all of its workload's processes are pinned."""
+    cpus, guard, bases = CpuSet.parse(action.value), state.guard, dict(state.run_base)
+    for _, process in _of(state, action.workload):
+        guard = guarding.pinned(guard, process, action.workload, cpus, _actual(process), at_ns, ())
+        bases[process.pid] = _ran(seen.probe, process.pid)
+    return replace(state, guard=guard, run_base=bases)
+
+
+def _of(state: State, workload: str) -> list[tuple[Placed, ProcessState]]:
+    return [(placed, p) for placed, p in mine(state) if placed.workload == workload]
+
+
 def _wish(action: Action) -> str:
     if isinstance(action, MigrateMemory):
         return f"the memory of {subject_of(action)} could not be moved to node {action.to}"
@@ -142,7 +160,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     guard = state.guard
     listed: set[ProcessKey] = set()
     remembered = {(m.pid, m.start_time): m for m in state.remembered if not m.knob}
-    for entry in seen.journal.pins:
+    for entry in (*seen.journal.pins, *_from_holds(state, seen.journal)):
         key = entry.pid, entry.start_time
         listed.add(key)
         pin = guard.pins.get(key)
@@ -212,6 +230,21 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
             )
             guard = guard.with_pin(key, left_alone)
     return replace(state, guard=guard, journal_ns=seen.journal.at_ns)
+
+
+def _from_holds(state: State, journal: Journal) -> list[JournalPin]:
+    return [
+        JournalPin(
+            workload=hold.workload,
+            pid=process.pid,
+            start_time=process.start_time,
+            after=hold.cpus,
+            before=hold.before,
+            at_ns=hold.at_ns,
+        )
+        for hold in journal.holds
+        for _, process in _of(state, hold.workload)
+    ]
 
 
 def mine(state: State) -> list[tuple[Placed, ProcessState]]:
@@ -314,21 +347,22 @@ def queue_up(
 ) -> tuple[State, tuple[Wanted, ...]]:
     queue: list[Wanted] = []
     waiting: dict[str, str] = {}
-    busy = None if isinstance(seen.busy, SetValue | MigrateMemory) else seen.busy
     acting = seen.consents.auto or seen.consents.allow or THREADS_ONLY
-    for action in actions(state.placement, [p for _, p in mine(state)], acting):
-        key = action.target.pid, action.target.start_time
-        pin = state.guard.pins.get(key)
-        if pin is not None and pin.at_ns >= state.read_ns:
+    owned = [p for _, p in mine(state)]
+    for action in actions(state.placement, owned, acting, seen.facts, state.processes):
+        keys = _keys(state, action)
+        pins = [state.guard.pins[key] for key in keys if key in state.guard.pins]
+        if any(pin.at_ns >= state.read_ns for pin in pins):
             # The reading is older than what was last done to this process.
             continue
-        if pin is not None and pin.suspect_ns:
+        if any(pin.suspect_ns for pin in pins):
             # Perhaps a person undid it: the journal is asked first.
             continue
-        if pin is not None and pin.manual is not None:
-            waiting[action.workload] = f"manual: {pin.manual}"
+        manual = next((pin.manual for pin in pins if pin.manual is not None), None)
+        if manual is not None:
+            waiting[action.workload] = f"manual: {manual}"
             continue
-        if busy is not None and busy.target.pid == action.target.pid:
+        if seen.busy is not None and _same_process(seen.busy, action):
             continue
         blocked = blocked_by(consent_of(action), state, seen)
         if blocked is not None and seen.actor == CONNECTING:
@@ -336,11 +370,11 @@ def queue_up(
         if blocked is not None:
             waiting[action.workload] = blocked
             continue
-        failure = state.failures.get((key, str(action.cpus)))
+        failure = state.failures.get(failure_key(action))
         if failure is not None and (failure.tries >= MAX_TRIES or now_ns < failure.retry_ns):
             waiting[action.workload] = failure.message
             continue
-        queue.append(Wanted(action, _why(state, pin, action)))
+        queue.append(Wanted(action, _why(state, pins, action)))
     for name, why in waiting.items():
         if state.waiting.get(name) != why and not why.startswith("manual"):
             remedy = "nodeagentctl place plan shows what would be done"
@@ -359,9 +393,24 @@ def queue_up(
     return replace(state, waiting=waiting), tuple(queue)
 
 
-def _why(state: State, pin: Pin | None, action: ProcessAction) -> str:
-    if pin is not None and pin.correcting:
-        return f"the guard puts right what {pin.corrected[-1]} changed"
+def _keys(state: State, action: PinAction) -> list[ProcessKey]:
+    """The processes that an action is about."""
+    if isinstance(action, SetValue):
+        return [(p.pid, p.start_time) for _, p in _of(state, action.workload)]
+    return [(action.target.pid, action.target.start_time)]
+
+
+def _same_process(busy: Action, action: PinAction) -> bool:
+    """Whether the actor is at that very process, unit or container now."""
+    if isinstance(busy, SetValue) or isinstance(action, SetValue):
+        return failure_key(busy) == failure_key(action)
+    return not isinstance(busy, MigrateMemory) and busy.target.pid == action.target.pid
+
+
+def _why(state: State, pins: list[Pin], action: PinAction) -> str:
+    correcting = next((pin for pin in pins if pin.correcting), None)
+    if correcting is not None:
+        return f"the guard puts right what {correcting.corrected[-1]} changed"
     placed = state.placement.of(action.workload)
     return placed.reasons[0] if placed is not None and placed.reasons else "as planned"
 

@@ -26,6 +26,7 @@ from nodeagent.model.placement import ProcessState, Workload
 from nodeagent.model.probe import ProbeStatus
 from nodeagent.model.settings import PinSettings, RingSettings
 from nodeagent.model.status import ControllerLink
+from nodeagent.place.holders import Facts
 from nodeagent.rpc.spool import Spool
 
 
@@ -156,6 +157,8 @@ class Doors:
     """(policy text or None, its path) -> judge. Raises ConfigError."""
     workloads: Callable[[str, str], tuple[Workload, ...]]
     """(text, path) -> workloads. Raises ConfigError."""
+    facts: Callable[[Sequence[str]], Facts | None] = lambda runtimes: None
+    """(runtimes that may be called) -> what the host offers to hold processes with."""
     host: str | None = None
     """Path of a recorded machine that is judged and planned for; None: this one."""
 

@@ -36,6 +36,7 @@ from nodeagent.model.probe import ProbeStatus
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ControllerLink
 from nodeagent.place.beforeafter import Tracks
+from nodeagent.place.holders import Facts
 
 MIN_GAP_NS = 50_000_000
 """Turns are at least this far apart: at most 20 a second, whatever asks for an early one."""
@@ -92,6 +93,17 @@ class JournalPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JournalHold:
+    """A unit or container that the journal says is set, for all processes of its workload."""
+
+    workload: str
+    cpus: CpuSet
+    before: CpuSet
+    """Union of its threads' masks then."""
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
     """The journal as it was at `at_ns`."""
 
@@ -99,6 +111,8 @@ class Journal:
     pins: tuple[JournalPin, ...]
     values: tuple[JournalValue, ...] = ()
     """Of each value of the host the newest."""
+    holds: tuple[JournalHold, ...] = ()
+    """Units and containers that are set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +157,8 @@ class Seen:
     """Part of ours -> why it does not work; None: it does."""
     notices: tuple[Event, ...] = ()
     """What the loop itself has to say."""
+    facts: Facts | None = None
+    """What the host offers to hold processes with; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

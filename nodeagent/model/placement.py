@@ -313,6 +313,17 @@ class Knob(enum.StrEnum):
     `0`: any, `n/a`: none at all. Source: Documentation/ABI/testing/sysfs-devices-power."""
     NUMA_BALANCING = "numa-balancing"
     """kernel.numa_balancing; subject: `kernel`. Value: 0 off, 1 on, 2 memory tiering, 3 both."""
+    UNIT_CPUS = "unit-cpus"
+    """AllowedCPUs= of a systemd unit, until the next boot; subject: its name. Value: a cpulist;
+    the former one also says what set it. Source: systemd.resource-control(5)."""
+    UNIT_MEMS = "unit-mems"
+    """AllowedMemoryNodes= of a systemd unit that has no process; as UNIT_CPUS."""
+    CONTAINER_CPUS = "container-cpus"
+    """CPUs of a container, set by its runtime's update call; subject: RUNTIME:ID. Value: a cpulist,
+    `all`: whatever its parent has to give."""
+    PARTITION = "partition"
+    """An isolated partition of cgroup v2; subject: NAME of the group /nodeagent.NAME. Value: a
+    cpulist; `member`: it is none. Source: Documentation/admin-guide/cgroup-v2.rst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +347,9 @@ ProcessAction = SetAffinity | MoveToCpuset
 
 Action = ProcessAction | MigrateMemory | SetValue
 
+HOLDING = frozenset({Knob.UNIT_CPUS, Knob.CONTAINER_CPUS})
+"""Knobs whose value is the set of CPUs of a workload's processes."""
+
 CONSENT_OF_KNOB: dict[Knob, Consent] = {
     Knob.IRQ_AFFINITY: Consent.IRQ,
     Knob.IRQ_DEFAULT: Consent.IRQ,
@@ -345,6 +359,10 @@ CONSENT_OF_KNOB: dict[Knob, Consent] = {
     Knob.WORKQUEUE: Consent.HOST,
     Knob.WAKE_LATENCY: Consent.HOST,
     Knob.NUMA_BALANCING: Consent.HOST,
+    Knob.UNIT_CPUS: Consent.CGROUP,
+    Knob.UNIT_MEMS: Consent.MEMORY,
+    Knob.CONTAINER_CPUS: Consent.CGROUP,
+    Knob.PARTITION: Consent.HOST,
 }
 """Class of consent of each knob (docs/adr/0003)."""
 

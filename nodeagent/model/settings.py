@@ -53,6 +53,23 @@ class IsolatedProbe(enum.StrEnum):
     FULL = "full"
 
 
+class Isolation(enum.StrEnum):
+    """Who takes CPUs out of the load balancer's hands: one owner a node (docs/adr/0018)."""
+
+    BOOT = "boot"
+    PARTITION = "partition"
+
+
+class Runtime(enum.StrEnum):
+    """Container runtimes whose update call is known."""
+
+    PODMAN = "podman"
+    DOCKER = "docker"
+    CONTAINERD = "containerd"
+    RUNC = "runc"
+    CRUN = "crun"
+
+
 class FeedSource(enum.StrEnum):
     """Where a feed's packets come from."""
 
@@ -117,6 +134,22 @@ class PinSettings:
             "Windows in which nothing is changed, the guard's corrections included.",
             "DAYS HH:MM-HH:MM ZONE",
             example='["Mon-Fri 08:00-17:30 America/New_York"]',
+        ),
+    ] = ()
+    isolation: Annotated[
+        Isolation,
+        setting(
+            "What isolates CPUs on this node: boot arguments (isolcpus= and friends), or isolated "
+            "partitions of cgroup v2. Never both: partitions are refused where isolcpus= has its "
+            "domain flag."
+        ),
+    ] = Isolation.BOOT
+    runtimes: Annotated[
+        tuple[Runtime, ...],
+        setting(
+            "Container runtimes whose update call may be made for their containers, with class "
+            "`cgroup`; a container of any other is pinned thread by thread.",
+            example='["podman"]',
         ),
     ] = ()
     on_stop: Annotated[

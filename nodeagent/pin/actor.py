@@ -57,7 +57,8 @@ def _ticks() -> int:
 
 
 class Actor:
-    """Performs and undoes. `allow`: classes of consent; `run_dir` is where the freeze file is."""
+    """Performs and undoes. `allow`: classes of consent; `run_dir` is where the freeze file is;
+    `partitions` and `runtimes` as `pin.knobs.doors` has them."""
 
     def __init__(
         self,
@@ -66,13 +67,17 @@ class Actor:
         *,
         allow: AbstractSet[Consent],
         run_dir: Path,
+        partitions: bool = False,
+        runtimes: AbstractSet[str] = frozenset(),
     ) -> None:
         self._journal = journal
         self._audit = audit
         self.allow = frozenset(allow)
         self._freeze = run_dir / FREEZE_FILE
         self._boot = boot_id()
-        self._values = Values(journal, doors(), self._boot)
+        self._values = Values(
+            journal, doors(self.allow, partitions=partitions, runtimes=runtimes), self._boot
+        )
         self._pins = Pins(journal, self._boot)
         self._migrations = Migrations(journal, self._boot)
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from nodeagent.model.placement import Knob
+from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import Consent, Knob
+from nodeagent.pin.containers import ContainerCpus
 from nodeagent.pin.irq import IrqAffinity, IrqDefault
 from nodeagent.pin.irqbalance import Irqbalance
 from nodeagent.pin.kernelwork import NumaBalancing, WakeLatency, Workqueue
+from nodeagent.pin.partition import Partition
+from nodeagent.pin.proc import Thread
 from nodeagent.pin.queues import Queues
+from nodeagent.pin.units import unit_cpus, unit_mems
+
+if TYPE_CHECKING:
+    from nodeagent.pin.bus import Bus
 
 
 class Door(Protocol):
@@ -33,9 +42,39 @@ class Door(Protocol):
         """Whether two texts say the same (0-3 and 0,1,2,3)."""
 
 
-def doors() -> Mapping[Knob, Door]:
-    """The doors of this host."""
+@runtime_checkable
+class Holder(Door, Protocol):
+    """A door to the CPUs of a group of processes: a change of them may take their threads' masks,
+    and what others leave behind is cleared afterwards. Raises as Door does."""
+
+    def cpus(self, value: str) -> CpuSet | None:
+        """The value as a set; None: it is no set of CPUs, or names none."""
+
+    def room(self, subject: str) -> CpuSet:
+        """The CPUs that the group may use now."""
+
+    def threads(self, subject: str) -> tuple[list[Thread], list[Thread]]:
+        """(of the group, elsewhere): those whose masks `write` may take."""
+
+    def settle(self, subject: str, before: str) -> None:
+        """After the former value was written, or found: removes what is left of ours. Any number
+        of times, also when the subject is gone."""
+
+
+def doors(
+    allow: AbstractSet[Consent] = frozenset(),
+    *,
+    partitions: bool = False,
+    runtimes: AbstractSet[str] = frozenset(),
+) -> Mapping[Knob, Door]:
+    """The doors of this host. `allow`: some reach further where `host` is in it; `partitions`:
+    [pin] isolation says so; `runtimes`: those that may be called."""
+    host = Consent.HOST in allow
     return {
+        Knob.UNIT_CPUS: unit_cpus(_system_bus, host=host),
+        Knob.UNIT_MEMS: unit_mems(_system_bus, host=host),
+        Knob.CONTAINER_CPUS: ContainerCpus(runtimes, _system_bus),
+        Knob.PARTITION: Partition(boot=not partitions),
         Knob.IRQ_AFFINITY: IrqAffinity(),
         Knob.IRQ_DEFAULT: IrqDefault(),
         Knob.XPS: Queues("xps"),
@@ -45,3 +84,10 @@ def doors() -> Mapping[Knob, Door]:
         Knob.WAKE_LATENCY: WakeLatency(),
         Knob.NUMA_BALANCING: NumaBalancing(),
     }
+
+
+def _system_bus() -> Bus:
+    # Imported when it is asked for: most actors never need a loop.
+    from nodeagent.pin.bus import Bus
+
+    return Bus()

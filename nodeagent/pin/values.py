@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 from nodeagent.errors import ActError, NodeagentError, RightsError
 from nodeagent.model.placement import ActionResult, Knob, Outcome, SetValue
+from nodeagent.pin import survey
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
-from nodeagent.pin.knobs import Door
+from nodeagent.pin.knobs import Door, Holder
 from nodeagent.pin.step import step
-from nodeagent.pin.undo import Entry, Journal, Open
+from nodeagent.pin.undo import Entry, Former, Journal, Open
 
 
 class Values:
@@ -51,10 +52,11 @@ class Values:
                 value=action.value,
                 value_before=before,
             )
-            entry = self._journal.begin(record)
+            entry = self._journal.begin(record, _former(door, record))
             step("value.before")
             door.write(action.subject, action.value)
             step("value.written")
+            _keep(door, entry)
             now = door.read(action.subject)
             if not door.same(now, action.value):
                 raise ActError(f"{what} reads back {_shown(now)}, expected {_shown(action.value)}")
@@ -101,20 +103,22 @@ class Values:
         door, what = self._doors[Knob(o.knob)], f"{o.knob} {o.subject}"
         now = door.read(o.subject)
         if door.same(now, o.value_before):
-            return f"{what} is {_shown(now)}"
+            return f"{what} is {_shown(now)}" + _settle(door, entry, _later(door, entry))
         ours = [o.value, entry.read_back] if entry.read_back else [o.value]
         if not any(door.same(now, text) for text in ours):
             return f"{what} was set to {_shown(now)} by somebody later and is left there"
         step("undo.before")
+        later = _later(door, entry)
         door.write(o.subject, o.value_before)
         step("undo.value")
+        said = _settle(door, entry, later)
         after = door.read(o.subject)
         if not door.same(after, o.value_before):
             raise ActError(
                 f"{what} reads back {_shown(after)}, expected {_shown(o.value_before)}; it stays "
                 "open"
             )
-        return f"{what} is {_shown(after)}"
+        return f"{what} is {_shown(after)}{said}"
 
     def stale(self, entry: Entry) -> tuple[str, str] | None:
         """(how to close it, the sentence) when there is nothing to write back to."""
@@ -123,9 +127,12 @@ class Values:
             return "other-boot", f"{o.knob} {o.subject} was set before the machine was restarted"
         if o.knob not in self._doors:
             return None
+        door = self._doors[Knob(o.knob)]
         try:
-            self._doors[Knob(o.knob)].read(o.subject)
+            door.read(o.subject)
         except GoneError as error:
+            if isinstance(door, Holder):
+                door.settle(o.subject, o.value_before)
             return "gone", str(error)
         return None
 
@@ -165,6 +172,7 @@ class Values:
                 return Outcome.DONE, f"the interrupted undo of {what} was completed"
             now = door.read(o.subject)
             if door.same(now, o.value):
+                _keep(door, entry)
                 self._journal.done(entry.id, now)
                 return (
                     Outcome.DONE,
@@ -176,6 +184,48 @@ class Values:
             said = f"setting {what} was interrupted, and could neither be completed nor put back"
             return Outcome.FAILED, f"{said}: {words(error)}"
         return Outcome.REVERTED, message
+
+
+def _former(door: Door, record: Open) -> Former | None:
+    """The masks that the kernel may take with the change: on the disk with it."""
+    if not isinstance(door, Holder) or door.cpus(record.value) is None:
+        return None
+    mine, others = door.threads(record.subject)
+    return Former(
+        id=record.id,
+        threads=[(t.tid, t.start_time, str(t.mask)) for t in mine],
+        kept=[(t.tid, t.start_time, str(t.mask)) for t in others],
+    )
+
+
+def _keep(door: Door, entry: Entry) -> None:
+    """What a thread had bound itself to, inside the new set; and everybody else's, whole."""
+    cpus = door.cpus(entry.open.value) if isinstance(door, Holder) else None
+    if cpus is not None:
+        survey.keep(entry.former, cpus)
+        survey.keep(entry.kept, None)
+        step("value.kept")
+
+
+def _later(door: Door, entry: Entry) -> frozenset[int]:
+    cpus = door.cpus(entry.open.value) if isinstance(door, Holder) else None
+    if cpus is None or not isinstance(door, Holder):
+        return frozenset()
+    return survey.changed_later(_masks(entry), cpus, door.room(entry.open.subject))
+
+
+def _masks(entry: Entry) -> survey.Masks:
+    return {**entry.former, **entry.kept}
+
+
+def _settle(door: Door, entry: Entry, later: frozenset[int]) -> str:
+    """After the former value is in force again; more for the sentence."""
+    if not isinstance(door, Holder):
+        return ""
+    door.settle(entry.open.subject, entry.open.value_before)
+    step("undo.settled")
+    said = survey.put_back(_masks(entry), later)
+    return f"; {said}" if said else ""
 
 
 def _shown(text: str) -> str:

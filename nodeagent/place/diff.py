@@ -13,15 +13,18 @@ from collections.abc import Set as AbstractSet
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
     Consent,
+    Knob,
     MoveToCpuset,
     Placed,
     Placement,
     ProcessAction,
     ProcessState,
     SetAffinity,
+    SetValue,
     Target,
     ThreadState,
 )
+from nodeagent.place.holders import Facts, Hold, Holder, Hosts, holder
 from nodeagent.place.match import matching
 from nodeagent.place.roles import inside, outside, seats
 
@@ -31,6 +34,10 @@ CPUSET_ROOT = "/nodeagent"
 MAX_TIDS = 4096
 """Threads that one action names; more make more actions."""
 
+PinAction = ProcessAction | SetValue
+
+KNOB_OF_HOLDER = {Holder.UNIT: Knob.UNIT_CPUS, Holder.CONTAINER: Knob.CONTAINER_CPUS}
+
 THREADS_ONLY: frozenset[Consent] = frozenset({Consent.THREADS})
 
 
@@ -38,40 +45,91 @@ def actions(
     placement: Placement,
     processes: Sequence[ProcessState],
     consents: AbstractSet[Consent] = THREADS_ONLY,
-) -> tuple[ProcessAction, ...]:
-    """The actions of the allowed classes, in order. With `cgroup`, a process is moved to a cpuset
-    (which holds its children too) and affinity is left to it; otherwise its threads are pinned.
-    Roles need `threads`: a cpuset holds whole processes."""
-    wanted: list[ProcessAction] = []
-    seen: set[int] = set()
-    for placed in placement.placed:
-        for process in matching(placed.match, processes):
-            if process.pid in seen:
-                continue
-            seen.add(process.pid)
-            wanted.extend(_for(placed, process, consents))
+    facts: Facts | None = None,
+    everyone: Sequence[ProcessState] | None = None,
+) -> tuple[PinAction, ...]:
+    """The actions of the allowed classes, in order. With `cgroup`, what holds a process's cgroup
+    (place/holders.py) gets the set, for its children too, and affinity is left to it; otherwise
+    its threads are pinned. Roles need `threads`: a cgroup holds whole processes.
+
+    `facts` None: nothing is known of the host, and a cpuset of our own holds. `everyone`: the
+    processes of the host, where `processes` are fewer.
+    """
+    wanted: list[PinAction] = []
+    chosen = holds(placement, processes, consents, facts, everyone)
+    for placed, process in _owned(placement, processes):
+        for action in _for(placed, process, consents, chosen[process.pid]):
+            # A unit or container is set once for all of its processes.
+            if not (isinstance(action, SetValue) and action in wanted):
+                wanted.append(action)
     return tuple(wanted)
 
 
+def holds(
+    placement: Placement,
+    processes: Sequence[ProcessState],
+    consents: AbstractSet[Consent] = THREADS_ONLY,
+    facts: Facts | None = None,
+    everyone: Sequence[ProcessState] | None = None,
+) -> dict[int, Hold]:
+    """Who is to hold each placed process, by pid, and why."""
+    owned = _owned(placement, processes)
+    mine: dict[str, set[int]] = {}
+    for placed, process in owned:
+        mine.setdefault(placed.workload, set()).add(process.pid)
+    every = Hosts(everyone if everyone is not None else processes)
+    return {
+        process.pid: holder(process, mine[placed.workload], every, consents, facts)
+        for placed, process in owned
+    }
+
+
+def _owned(
+    placement: Placement, processes: Sequence[ProcessState]
+) -> list[tuple[Placed, ProcessState]]:
+    seen: set[int] = set()
+    found = []
+    for placed in placement.placed:
+        for process in matching(placed.match, processes):
+            if process.pid not in seen:
+                seen.add(process.pid)
+                found.append((placed, process))
+    return found
+
+
 def _for(
-    placed: Placed, process: ProcessState, consents: AbstractSet[Consent]
-) -> tuple[ProcessAction, ...]:
+    placed: Placed, process: ProcessState, consents: AbstractSet[Consent], hold: Hold
+) -> tuple[PinAction, ...]:
     stray = outside(placed, process)
-    if not stray:
+    if not stray or hold.holder is Holder.NOBODY:
         return ()
-    acts: list[ProcessAction] = []
+    acts: list[PinAction] = []
     target = Target(pid=process.pid, tid=0, start_time=process.start_time)
-    if Consent.CGROUP in consents and not all(inside(t.cpus, placed.cpus) for t in stray):
-        acts.append(
-            MoveToCpuset(
-                workload=placed.workload,
-                target=target,
-                cpuset=f"{CPUSET_ROOT}/{placed.workload}",
-                cpus=placed.cpus,
-                mems=placed.mems,
-                before=process.cgroup,
-            )
-        )
+    if not all(inside(t.cpus, placed.cpus) for t in stray):
+        match hold.holder:
+            case Holder.UNIT | Holder.CONTAINER:
+                acts.append(
+                    SetValue(
+                        workload=placed.workload,
+                        knob=KNOB_OF_HOLDER[hold.holder],
+                        subject=hold.subject,
+                        value=str(placed.cpus),
+                        before="",
+                    )
+                )
+            case Holder.CPUSET:
+                acts.append(
+                    MoveToCpuset(
+                        workload=placed.workload,
+                        target=target,
+                        cpuset=f"{CPUSET_ROOT}/{placed.workload}",
+                        cpus=placed.cpus,
+                        mems=placed.mems,
+                        before=process.cgroup,
+                    )
+                )
+            case Holder.THREADS:
+                pass
     if Consent.THREADS in consents and (placed.roles or not acts):
         acts += (
             _by_role(placed, process, stray) if placed.roles else [_whole(placed, target, stray)]

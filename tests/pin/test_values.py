@@ -120,6 +120,15 @@ NEVER = {
     Knob.WORKQUEUE: [("..", "0"), ("a/b", "0"), ("", "0"), ("*", ""), ("writeback", "f0")],
     Knob.WAKE_LATENCY: [("x", "0"), ("../cpu0", "0"), ("0", "-1"), ("0", "2147483647"), ("0", "")],
     Knob.NUMA_BALANCING: [("../shmmax", "0"), ("kernel", "4"), ("kernel", "on"), ("kernel", "")],
+    Knob.UNIT_CPUS: [("../x.service", "0"), ("x", "0"), ("x.service", ""), ("x.service", "f"),
+                     ("x.service", "none"), ("x.service", "0 by drop-in"), ("-.slice", "0"),
+                     ("init.scope", "0"), ("system.slice", "0"), ("user-0.slice", "0"),
+                     ("kubepods-podx.slice", "0"), ("libpod-x.scope", "0"), ("x.service", "9999"),
+                     ("x.service\n", "0"), ("x/y.service", "0")],
+    Knob.UNIT_MEMS: [("../x.service", "0"), ("-.slice", "0"), ("x.service", "")],
+    Knob.CONTAINER_CPUS: [("podman:../x", "0"), ("podman:-v", "0"), ("sh:x", "0"), ("podman", "0"),
+                          ("podman:x", "0"), ("podman:x", ""), ("podman:x y", "0"), ("lxc:x", "0")],
+    Knob.PARTITION: [("../x", "0"), ("x/y", "0"), ("", "0"), ("x", ""), ("x", "isolated")],
 }  # fmt: skip
 
 

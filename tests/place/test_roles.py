@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
+    Action,
     Consent,
     Match,
     MoveToCpuset,
     Placed,
     Placement,
-    ProcessAction,
     ProcessState,
     Role,
     RolePlaced,
@@ -233,7 +234,7 @@ def worlds(draw: st.DrawFn) -> tuple[Placed, ProcessState]:
     return dataclasses.replace(where, cpus=rest), one
 
 
-def done(one: ProcessState, acts: tuple[ProcessAction, ...]) -> ProcessState:
+def done(one: ProcessState, acts: Sequence[Action]) -> ProcessState:
     """The process once the actions are made, as the actor makes them."""
     masks = {
         tid: a.cpus
