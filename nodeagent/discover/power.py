@@ -1,4 +1,5 @@
-"""Idle states of the CPUs that count: each isolated one, and the first for the others.
+"""Idle states of the CPUs that count: each isolated one, and the first for the others; and of every
+CPU the bound on its exit latency.
 
 Every file here is a table of the kernel's: nothing asks the hardware.
 Source: Documentation/ABI/testing/sysfs-devices-system-cpu (cpuidle), pm_qos_resume_latency_us.
@@ -27,7 +28,9 @@ def read_idle(root: Root, online: CpuSet, isolated: CpuSet) -> dict[str, str]:
         for state in root.names(f"{base}/cpuidle", _STATE):
             for file in _FILES:
                 _take(root, f"{base}/cpuidle/{state}/{file}", found)
-        _take(root, f"{base}/power/pm_qos_resume_latency_us", found)
+    # Of all: a workload may have asked for a bound on CPUs that are not isolated.
+    for cpu in list(online)[:MAX_CPUS]:
+        _take(root, f"{CPU}/cpu{cpu}/power/pm_qos_resume_latency_us", found)
     return found
 
 

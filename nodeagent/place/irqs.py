@@ -27,9 +27,10 @@ def lands(irq: Irq) -> CpuSet:
     return irq.effective or irq.affinity or CpuSet()
 
 
-def queue_of(irq: Irq) -> int | None:
-    """The number of the queue that an interrupt serves, by its name; None: of no queue."""
-    if NOT_A_QUEUE.search(irq.name.partition("@")[0]):
+def queue_of(irq: Irq, interface: str = "") -> int | None:
+    """The number of the queue that an interrupt serves, by its name; None: of no queue. One that
+    is named as its interface (eth0) has the link's events, or everything where it is alone."""
+    if irq.name == interface or NOT_A_QUEUE.search(irq.name.partition("@")[0]):
         return None
     found = _QUEUE_NUMBER.search(irq.name)
     return int(found[1]) if found else None
@@ -113,22 +114,24 @@ def _near(
             for i in irqs
         ]
     asked = _asked(workloads, placement)
-    queues = [i for i in irqs if queue_of(i) is not None and queue_of(i) not in asked]
+    interface = next((n.name for n in snapshot.nics if n.bdf == bdf), "")
+    # One interrupt for everything is that of queue 0.
+    alone = len(irqs) == 1
+    queue = {i.number: 0 if alone else queue_of(i, interface) for i in irqs}
+    queues = [i for i in irqs if queue[i.number] is not None and queue[i.number] not in asked]
     free = [i for i in queues if i.managed is not True]
     load = dict.fromkeys(room, 0)
     most = -(-len(free) // len(room))
     rows: dict[int, HostRow] = {}
     for irq in irqs:
-        queue = queue_of(irq)
+        number = queue[irq.number]
         if irq.managed:
             rows[irq.number] = _row(snapshot, irq, "leave", lands(irq), MANAGED, first)
-        elif queue in asked:
-            owner, cpu = asked[queue]
-            rows[irq.number] = _to(
-                snapshot, irq, CpuSet.of([cpu]), f"{owner} asks for queue {queue} on its own PU",
-                owner,
-            )  # fmt: skip
-        elif queue is None:
+        elif number in asked:
+            owner, cpu = asked[number]
+            why = f"{owner} asks for queue {number} on its own PU"
+            rows[irq.number] = _to(snapshot, irq, CpuSet.of([cpu]), why, owner)
+        elif number is None:
             off = bool(lands(irq) & quiet.cpus)
             why = f"off isolated and exclusive PUs, on node {node} of {names}'s NIC"
             rows[irq.number] = (

@@ -272,11 +272,19 @@ def test_the_host_as_a_whole() -> None:
         ("i40e-0000:3b:00.0:misc", None),
         ("virtio3-input.1", 1),
         ("virtio3-config", None),
-        ("eth0", 0),
+        ("eth2", None),
+        ("eth2-rx-0", 0),
     ],
 )
 def test_which_queue_an_interrupt_serves(name: str, queue: int | None) -> None:
-    assert queue_of(irq(1, name, "0")) == queue
+    assert queue_of(irq(1, name, "0"), "eth2") == queue
+
+
+def test_one_interrupt_for_everything_is_brought_near_too() -> None:
+    found = host_plan(
+        host(TWO_NODES, irq(30, "eth2", "1")), (work(near=NIC),), at(placed("w", "9", node=1))
+    )
+    assert moves(found) == {"irq-affinity 30": "8"}
 
 
 masks = st.frozensets(st.integers(0, 15), min_size=1).map(CpuSet)
