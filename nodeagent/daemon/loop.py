@@ -21,6 +21,7 @@ from pathlib import Path
 
 import nodeagent
 from nodeagent.daemon.acting import Acting, Actor
+from nodeagent.daemon.cgroups import spread
 from nodeagent.daemon.cost import Costs
 from nodeagent.daemon.links import event
 from nodeagent.daemon.machine import MachineReader
@@ -247,7 +248,7 @@ class Loop:
             rings=rings.rings() if rings is not None else (),
             probe=self._read_probe(),
             controller=self._controller(),
-            changes=noticed.changes,
+            changes=tuple(spread(noticed.changes, self._guarded())),
             lost_changes=noticed.lost,
             troubles={
                 "machine": self._machine.trouble(now_s),
@@ -285,6 +286,10 @@ class Loop:
             self._journal_s = now_s
             self._acting.errand(self._look_up if decisions.ask_journal else self._read_journal)
         return decisions
+
+    def _guarded(self) -> list[ProcessState]:
+        """As of the last turn."""
+        return [p for p in self._state.processes if p.pid in self._watched]
 
     def _act(self, queue: tuple[Wanted, ...]) -> None:
         """What the newest turn wants, now that its memory is on disk."""

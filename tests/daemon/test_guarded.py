@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,3 +103,34 @@ def test_a_guard_without_its_actor_is_loaded_again(node: Node, workers: Workers)
     for tid in workers.masks():
         os.sched_setaffinity(tid, set(os.sched_getaffinity(0)) - cpus)
     workers.until(cpus)
+
+
+STORM = """
+import os, sys, threading, time
+pid, cpus, seconds = int(sys.argv[1]), [int(c) for c in sys.argv[2].split(",")], float(sys.argv[3])
+tids = [int(t) for t in os.listdir(f"/proc/{pid}/task")]
+end, count = time.monotonic() + seconds, 0
+while time.monotonic() < end:
+    for tid in tids:
+        os.sched_setaffinity(tid, {cpus[count % len(cpus)]})
+        count += 1
+print(count)
+"""
+
+
+def test_a_storm_of_changes_costs_few_turns_and_two_events(node: Node, workers: Workers) -> None:
+    cpus = guarded(node, workers)
+    here = sorted(os.sched_getaffinity(0))
+    before, began = node.status().turns, time.monotonic()
+    stormed = subprocess.run(
+        [sys.executable, "-c", STORM, str(workers.pid), ",".join(map(str, here)), "4"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    node.event("pin.manual")
+    turns, took_s = node.status().turns - before, time.monotonic() - began
+    changes = int(stormed.stdout)
+    assert changes > 2000
+    assert turns <= 20 * took_s + 2 < changes
+    kinds = [e.kind for e in node.events()]
+    assert kinds.count("pin.drift") == 1 and kinds.count("pin.manual") == 1
+    assert cpus
