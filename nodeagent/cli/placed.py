@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -83,7 +83,7 @@ def _report(invocation: Invocation, found: Planned) -> Report:
                 held=row if told is None else told.row(row),
                 comm=mine.comm if mine is not None else "",
                 entry=entry,
-                local=local.get(row.pid) if row.pid is not None else None,
+                local=_local(row, told, local),
                 why=_why(found, placed, mine, entry, told),
             )
         )
@@ -107,7 +107,14 @@ class _Told:
 
         if self.held is None or self.held.cpus_planned != row.cpus_planned:
             return row
-        return replace(row, ran_inside=self.held.ran_inside)
+        told = self.held
+        return replace(
+            row,
+            ran_inside=told.ran_inside,
+            guard=told.guard,
+            compared=told.compared,
+            memory_local=told.memory_local,
+        )
 
 
 def _daemon(invocation: Invocation, rows: Sequence[Held]) -> tuple[dict[int, _Told], list[str]]:
@@ -133,6 +140,15 @@ def _daemon(invocation: Invocation, rows: Sequence[Held]) -> tuple[dict[int, _To
             said = last.get(f"{row.workload} pid {row.pid}") or last.get(row.workload, "")
             found[row.pid] = _Told(theirs.get(row.pid), said)
     return found, []
+
+
+def _local(row: Held, told: _Told | None, read: Mapping[int, float]) -> float | None:
+    """As read now, else as the daemon has it."""
+    if row.pid is None:
+        return None
+    if row.pid in read:
+        return read[row.pid]
+    return told.held.memory_local if told is not None and told.held is not None else None
 
 
 def _memory(found: Planned, rows: Sequence[Held]) -> tuple[dict[int, float], list[str]]:
@@ -184,6 +200,8 @@ def _why(
         return "its threads could not be read"
     on = CpuSet.of(c for t in stray for c in t.cpus)
     said = f"{len(stray)} of {many(len(process.threads), 'thread')} may run on CPU {on}"
+    if told is not None and told.held is not None and told.held.guard:
+        return f"{said}; {told.held.guard}"
     if told is not None and told.event:
         return f"{said}; the daemon says: {told.event}"
     if found.recording is not None:

@@ -45,6 +45,4 @@ def say(out: Console, *parts: Part, indent: int = 0, hang: int = 0) -> None:
 
 def names(found: list[str], limit: int = 3) -> str:
     """`a, b, c`; of many, the first and the last: `rank0 ... rank63`."""
-    if len(found) <= limit:
-        return ", ".join(found)
-    return f"{found[0]}, {found[1]} ... {found[-1]}"
+    return ", ".join(found) if len(found) <= limit else f"{found[0]} ... {found[-1]}"

@@ -75,6 +75,8 @@ def _row_json(standing: Standing) -> Json:
         "memory_local": standing.local,
         "held": row.held,
         "why": standing.why or None,
+        "guard": row.guard or None,
+        "compared": row.compared or None,
         "comm": standing.comm or None,
         "since_ns": None if entry is None else entry.at_ns,
         "by": None if entry is None else entry.by,
@@ -141,13 +143,13 @@ def print_status(out: Console, report: Report, *, unfold: bool = False) -> None:
             _stack(out, shown)
     for group in _by_kind(folded):
         _group(out, group)
-    told = [s for s in shown if s.why]
+    told = [(s, text) for s in shown for text in _told(s)]
     if told:
         out.print()
-    for standing in told:
+    for standing, text in told:
         name = standing.held.workload
         pid = f" ({standing.held.pid})" if standing.held.pid is not None else ""
-        say(out, (f"{name}{pid}", "bold"), f": {visible(standing.why)}", hang=4)
+        say(out, (f"{name}{pid}", "bold"), f": {visible(text)}", hang=4)
     for each in planned.placement.refused:
         say(out, (each.workload, "bold"), f": refused, {each.reason}", hang=4)
     _others(out, report)
@@ -156,6 +158,15 @@ def print_status(out: Console, report: Report, *, unfold: bool = False) -> None:
     for note in report.notes:
         line = Text(f"note: {visible(note)}")
         say(out, (line.plain, "dim"), hang=6)
+
+
+def _told(standing: Standing) -> list[str]:
+    """Why it is not held; else what the guard did; and what came of the pin."""
+    row = standing.held
+    found = [standing.why or row.guard]
+    if row.compared:
+        found.append(f"before and after the pin: {row.compared}")
+    return [text for text in found if text]
 
 
 def _table(out: Console, shown: Sequence[Standing]) -> None:

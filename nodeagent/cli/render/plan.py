@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 MARK_STYLE = {"~": "yellow", "=": "green", "?": "cyan", "!": "bold red"}
 MAX_PROCESSES = 6
 """Processes of one workload that are shown each by itself."""
-MAX_REFUSED = 12
+MAX_REFUSED = 6
+"""Refusals that are shown each by itself."""
+_FIGURES = re.compile(r"[\w.:/-]*\d[\w.:,/-]*")
+"""Numbers, and names that hold one."""
 INSIDE = 6
 
 
@@ -91,15 +95,17 @@ def _figures(planned: Planned) -> str:
 
 def _title(fold: Fold) -> str:
     placed = fold.rows[0].placed
-    same = {(r.placed.unit, r.placed.pool, r.placed.node, r.placed.gpu) for r in fold.rows}
+    units = {r.placed.unit for r in fold.rows}
+    nodes = {r.placed.node for r in fold.rows}
+    pools = {r.placed.pool for r in fold.rows}
     words = [", ".join(dict.fromkeys(r.placed.kind for r in fold.rows)), placed.sharing.value]
-    if placed.pool:
+    if len(pools) == 1 and placed.pool:
         words[-1] += f" (pool {placed.pool})"
-    if len({u for u, *_ in same}) == 1 and placed.unit:
+    if len(units) == 1 and placed.unit:
         words.append(f"unit {placed.unit}")
-    if len({s[2] for s in same}) == 1 and placed.node is not None:
+    if len(nodes) == 1 and placed.node is not None:
         words.append(f"node {placed.node}")
-    if len({s[3] for s in same}) == 1 and placed.gpu:
+    if len(fold.rows) == 1 and placed.gpu:
         words.append(f"near {placed.gpu}")
     return ", ".join(words)
 
@@ -224,27 +230,37 @@ def _fold(out: Console, planned: Planned, fold: Fold) -> None:
 
 
 def _refused(out: Console, refused: Sequence[Refused], *, unfold: bool) -> None:
-    groups: dict[tuple[str, str], list[str]] = {}
-    for each in refused:
-        groups.setdefault((each.reason, each.would_fit_if), []).append(each.workload)
-    shown = len(groups) if unfold else MAX_REFUSED
-    for (reason, fit), names in list(groups.items())[:shown]:
+    for group in alike(refused, unfold=unfold):
+        first = group[0]
+        found = [r.workload for r in group]
+        count = f"{len(found)} x " if len(found) > 1 else ""
+        same = len({(r.reason, r.would_fit_if) for r in group}) == 1
         out.print()
-        count = f"{len(names)} x " if len(names) > 1 else ""
-        name = ", ".join(names) if unfold else flow.names(names)
         say(
             out,
             ("  ! ", MARK_STYLE["!"]),
-            (f"{count}{name}", "bold"),
+            (f"{count}{flow.names(found)}", "bold"),
             "  refused",
+            "" if same else f"; --all shows each, this is {first.workload}:",
             hang=INSIDE,
         )
-        say(out, reason, indent=INSIDE, hang=2)
-        say(out, (f"would fit if {fit}", "dim"), indent=INSIDE, hang=2)
-    left = sum(len(n) for n in list(groups.values())[shown:])
-    if left:
-        out.print()
-        say(out, f"  ! and {left} more refused; --all shows them")
+        say(out, first.reason, indent=INSIDE, hang=2)
+        say(out, (f"would fit if {first.would_fit_if}", "dim"), indent=INSIDE, hang=2)
+
+
+def alike(refused: Sequence[Refused], *, unfold: bool) -> list[list[Refused]]:
+    """Refusals by their reason; where those are many, by its words without the figures."""
+    groups: dict[tuple[str, str], list[Refused]] = {}
+    for whole in (True, False):
+        groups = {}
+        for each in refused:
+            key = each.reason, each.would_fit_if
+            if not whole:
+                key = _FIGURES.sub("#", key[0]), _FIGURES.sub("#", key[1])
+            groups.setdefault(key, []).append(each)
+        if unfold or len(groups) <= MAX_REFUSED:
+            break
+    return list(groups.values())
 
 
 def _consent(out: Console, planned: Planned) -> None:
