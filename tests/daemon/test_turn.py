@@ -44,6 +44,7 @@ from nodeagent.model.placement import (
     Match,
     Outcome,
     ProcessState,
+    Role,
     SetAffinity,
     Sharing,
     ThreadState,
@@ -152,7 +153,9 @@ class World:
         pid = action.target.pid
         if pid not in self.names:
             return self._done(action, ActionResult(outcome=Outcome.GONE, message="gone"))
-        tids = frozenset(tid for p, tid in self.masks if p == pid)
+        tids = frozenset(
+            tid for p, tid in self.masks if p == pid and (not action.tids or tid in action.tids)
+        )
         old = self.journal.get(pid)
         self.journal[pid] = JournalPin(
             workload=action.workload,
@@ -506,6 +509,49 @@ def test_a_service_is_the_same_author_under_another_pid() -> None:
     turns(daemon)
     assert world.masks[100, 100] == CpuSet.of([7])
     assert "python3 (pid 4712, noisy.service); the second change" in drifted(daemon).message
+
+
+def by_role() -> tuple[World, Daemon, CpuSet, CpuSet]:
+    """A workload of three threads whose main thread has a PU of its own: its sets."""
+    world = World()
+    world.start(100, "w", 3)
+    asked = dataclasses.replace(workload("w", 3), roles=(Role(name="loop", cpus=1, main=True),))
+    daemon = Daemon(world, (asked,))
+    turns(daemon, 4)
+    main, rest = world.masks[100, 100], world.masks[100, 101]
+    assert len(main) == 1 and len(rest) == 2 and not main & rest
+    return world, daemon, main, rest
+
+
+def test_a_thread_is_guarded_in_its_role() -> None:
+    world, daemon, main, rest = by_role()
+    assert "pin.drift" not in daemon.kinds() and daemon.turn().held[0].held
+    acts = len(world.acts)
+    # Inside the workload's CPUs, and not where its role is.
+    changed(daemon, 101, by="tuned", mask=str(main))
+    world.masks[100, 101] = main
+    turns(daemon)
+    assert "1 of 3 threads of w (pid 100) were moved" in drifted(daemon).message
+    assert "by tuned (pid 4711, user root); corrected once" in drifted(daemon).message
+    assert world.masks[100, 101] == rest and world.masks[100, 100] == main
+    assert len(world.acts) == acts + 1
+    # Born where its creator is, with a role of its own: nobody moved it.
+    world.masks[100, 190] = main
+    turns(daemon)
+    assert world.masks[100, 190] == rest and daemon.kinds().count("pin.drift") == 1
+
+
+def test_roles_are_guarded_by_the_next_daemon_too() -> None:
+    world, daemon, main, rest = by_role()
+    later = daemon.killed()
+    turns(later)
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(later)
+    assert "1 of 3 threads of w (pid 100) were moved" in drifted(later).message
+    assert world.masks[100, 100] == main and world.masks[100, 101] == rest
+    world.masks[100, 101] = CpuSet.of([7])
+    turns(later)
+    assert drifted(later).kind == "pin.manual"
 
 
 def test_what_somebody_else_asked_for_is_not_blamed_on_them() -> None:
