@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin")
 PATH = ":".join(FOLDERS)
 DEADLINE_S = 6.0
+SLICE_S = 0.1
 MAX_OUTPUT = 4096
 MAX_SHOWN = 300
 MANAGER, SYSTEMD = "/org/freedesktop/systemd1", "org.freedesktop.systemd1"
 _number = itertools.count(1)
 
 
-def find(name: str) -> str:
+def find(name: str, folders: Sequence[str] = FOLDERS) -> str:
     """Its path. Raises UnavailableError: it is not there, or others than root may change it."""
-    for folder in FOLDERS:
+    for folder in folders:
         path = Path(folder) / name
         try:
             seen = path.stat()
@@ -50,7 +51,9 @@ def find(name: str) -> str:
                 f"{path} may be changed by others than root, and is not run", "mend its mode"
             )
         return str(path)
-    raise UnavailableError(f"{name} is in none of {PATH}", f"install it, or leave {name} out")
+    raise UnavailableError(
+        f"{name} is in none of {':'.join(folders)}", f"install it, or leave {name} out"
+    )
 
 
 def run(argv: Sequence[str], connect: Callable[[], Bus], deadline_s: float = DEADLINE_S) -> None:
@@ -75,11 +78,14 @@ def _as_child(argv: Sequence[str], deadline_s: float) -> None:
     fd, said, end = process.stderr.fileno(), b"", time.monotonic() + deadline_s
     with process.stderr:
         while (left := end - time.monotonic()) > 0:
-            if select.select([fd], [], [], left)[0]:
+            if select.select([fd], [], [], min(left, SLICE_S))[0]:
                 data = os.read(fd, 1 << 16)
                 if not data:
                     break
                 said = (said + data)[-MAX_OUTPUT:]
+            elif process.poll() is not None:
+                # What it left running may hold the pipe for ever.
+                break
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, end - time.monotonic()))
         late = process.returncode is None

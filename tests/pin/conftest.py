@@ -140,12 +140,18 @@ ALL = frozenset({Consent.THREADS, Consent.CGROUP})
 
 
 @contextlib.contextmanager
-def acting(folder: Path, allow: frozenset[Consent] = ALL) -> Iterator[Actor]:
+def acting(folder: Path, allow: frozenset[Consent] = ALL, **more: object) -> Iterator[Actor]:
     """An Actor inside this process."""
     (folder / "run").mkdir(exist_ok=True)
     journal = Journal(folder / "state/journal")
     try:
-        yield Actor(journal, Audit(folder / "state"), allow=allow, run_dir=folder / "run")
+        yield Actor(
+            journal,
+            Audit(folder / "state"),
+            allow=allow,
+            run_dir=folder / "run",
+            **more,  # type: ignore[arg-type]
+        )
     finally:
         journal.close()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from dbus_fast import Message, MessageType
 
-from nodeagent.errors import ActError, NodeagentError, RightsError, UnavailableError
+from nodeagent.errors import ActError, NodeagentError, RightsError, UnavailableError, visible
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.bus import MAX_TEXT, Bus
 
@@ -159,7 +159,7 @@ def test_an_error_is_its_kind_in_one_bounded_line(
     with pytest.raises(kind) as told:
         ask(tmp_path / "s", after_greeting(fault(name, text)))
     assert type(told.value) is kind
-    assert len(str(told.value)) < MAX_TEXT + 80 and str(told.value).isprintable()
+    assert len(str(told.value)) < MAX_TEXT + 80 and visible(str(told.value)) == str(told.value)
 
 
 def silent(client: socket.socket) -> None:
@@ -203,7 +203,7 @@ HOSTILE: dict[str, Callable[[socket.socket], None]] = {
 def test_a_hostile_peer_gets_one_sentence(how: str, tmp_path: Path) -> None:
     with pytest.raises(NodeagentError) as told:
         ask(tmp_path / "s", HOSTILE[how], 0.5)
-    assert str(told.value).isprintable() and len(str(told.value)) < 2 * MAX_TEXT
+    assert visible(str(told.value)) == str(told.value) and len(str(told.value)) < 2 * MAX_TEXT
 
 
 def test_bytes_of_an_answer_changed_at_random_never_escape(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_bytes_of_an_answer_changed_at_random_never_escape(tmp_path: Path) -> No
             value = ask(tmp_path / f"{number}", after_greeting(bytes(data)), 0.15)
         except NodeagentError as error:
             told += 1
-            assert str(error).isprintable() and len(str(error)) < 2 * MAX_TEXT
+            assert visible(str(error)) == str(error) and len(str(error)) < 2 * MAX_TEXT
         else:
             answered += 1
             assert isinstance(value, tuple) and isinstance(value[0], str)

@@ -1,94 +1,213 @@
-"""A container's name reaches a daemon without rights: the actor reads the runtime's files."""
+"""A real container's CPUs, by its runtime's own call: held, read back, undone; runtimes that
+misbehave."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nodeagent.daemon.watching import ASKS, Watching
-from nodeagent.discover.locality import Locality
-from nodeagent.discover.procs import Processes
-from nodeagent.discover.root import Root
-from nodeagent.model.cgroup import Container
-from nodeagent.model.placement import Match
-from nodeagent.pin.client import ActorClient
-from nodeagent.place.match import matches
+from nodeagent.errors import ActError, NodeagentError, UnavailableError, visible
+from nodeagent.model.placement import Consent, Knob, Outcome, SetValue
+from nodeagent.pin import calls
+from nodeagent.pin.actor import Actor
+from nodeagent.pin.asked import Asked
+from nodeagent.pin.bus import Bus
+from tests.pin.boxes import Box, runc
+from tests.pin.test_kills import killed_at
 
-Start = Callable[..., object]
-NOBODY = 65534
-
-
-def ask(folder: Path, cgroups: tuple[str, ...]) -> tuple[tuple[Container, ...], str]:
-    async def once() -> tuple[tuple[Container, ...], str]:
-        client = ActorClient(folder / "run/actor.sock")
-        try:
-            return await client.containers(cgroups)
-        finally:
-            await client.close()
-
-    return asyncio.run(once())
+Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
+ME = Asked(by="test", why="a test of containers")
+ALLOW = frozenset({Consent.CGROUP})
+RUNC = frozenset({"runc"})
+MOST_STEPS = 60
 
 
-@pytest.mark.root
-def test_the_daemon_learns_names_from_the_actor(
-    tmp_path: Path, start_actor: Start, podman_container: tuple[str, int]
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    with runc(tmp_path / "bundle") as one:
+        yield one
+
+
+def to(box: Box, value: str) -> SetValue:
+    return SetValue(
+        workload="w", knob=Knob.CONTAINER_CPUS, subject=box.subject, value=value, before=""
+    )
+
+
+def last() -> str:
+    return str(max(os.sched_getaffinity(0)))
+
+
+def every() -> str:
+    return f"{min(os.sched_getaffinity(0))}-{last()}"
+
+
+def test_a_container_is_held_by_its_runtime_and_put_back(
+    box: Box, tmp_path: Path, open_actor: Opener
 ) -> None:
-    name, pid = podman_container
-    start_actor()
-    match = Match(container=name, image="*/vllm-openai")
-    with Root.live() as root:
-        watching = Watching(Processes(root), Locality(root))
-        os.seteuid(NOBODY)
-        try:
-            one = next(p for p in watching.scan(frozenset({pid}), 0.0) if p.pid == pid)
-            assert one.container is not None and one.container.name is None
-            assert not matches(match, one)
-            trouble = watching.container_trouble
-            assert trouble is not None and "may not be read without root" in trouble
-            cgroups = watching.unnamed()
-            assert one.container.cgroup in cgroups
-        finally:
-            os.seteuid(0)
-        watching.tell(*ask(tmp_path, cgroups))
-        os.seteuid(NOBODY)
-        try:
-            one = next(p for p in watching.scan(frozenset({pid}), 1.0) if p.pid == pid)
-        finally:
-            os.seteuid(0)
-            watching.close()
-        assert matches(match, one), one.container
-        assert watching.container_trouble is None
-        assert one.container is not None and one.container.cgroup not in watching.unnamed()
+    masks = box.masks()
+    with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+        done = actor.perform(to(box, last()), ME)
+        assert done.outcome is Outcome.DONE, done.message
+        assert done.read_back == last() == box.raw() and set(box.masks()) == {last()}
+        assert "was all" in done.message
+        again = actor.perform(to(box, last()), ME)
+        assert again.outcome is Outcome.DONE and again.journal_id is None
+        (undone,) = actor.undo("w", ME)
+        assert undone.result.outcome is Outcome.DONE, undone.result.message
+        assert undone.result.read_back == "all" and actor.entries == ()
+    assert box.raw() == every() and box.masks() == masks
 
 
-@pytest.mark.root
-def test_what_nobody_knows_is_asked_a_few_times_only(
-    podman_container: tuple[str, int],
+def test_what_the_runtime_set_later_is_respected(
+    box: Box, tmp_path: Path, open_actor: Opener
 ) -> None:
-    with Root.live() as root:
-        watching = Watching(Processes(root), Locality(root))
-        os.seteuid(NOBODY)
-        try:
-            watching.scan(frozenset(), 0.0)
-            asked = 0
-            for _ in range(ASKS + 2):
-                asked += bool(watching.unnamed())
-                watching.tell((), "no such file")
-            trouble = watching.container_trouble
-        finally:
-            os.seteuid(0)
-            watching.close()
-    assert asked == ASKS
-    assert trouble is not None and trouble.endswith(": no such file")
+    first = str(min(os.sched_getaffinity(0)))
+    with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+        assert actor.perform(to(box, last()), ME).outcome is Outcome.DONE
+        subprocess.run(["runc", "update", "--cpuset-cpus", first, box.number], check=True)
+        (undone,) = actor.undo(None, ME)
+        assert f"was set to {first} by somebody later" in undone.result.message
+    assert box.raw() == first
 
 
-def test_paths_that_are_no_containers_have_no_answer(tmp_path: Path, start_actor: Start) -> None:
-    start_actor()
-    unknown = "/docker/" + "0" * 64
-    found, reason = ask(tmp_path, ("/", "/system.slice/x.service", "/../../etc", unknown))
-    assert found == ()
-    assert reason.startswith("container 000000000000: its runtime's files were not found")
+@pytest.mark.parametrize("which", ["act", "undo"])
+def test_killed_at_every_step(which: str, box: Box, tmp_path: Path, open_actor: Opener) -> None:
+    masks = box.masks()
+
+    def act() -> None:
+        with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+            assert actor.perform(to(box, last()), ME).outcome is Outcome.DONE
+
+    def undo() -> None:
+        with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+            actor.undo(None, ME)
+
+    seen: set[bool] = set()
+    for step in range(1, MOST_STEPS):
+        if which == "undo":
+            act()
+        killed = killed_at(step, act if which == "act" else undo)
+        with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+            actor.recover()
+            assert all(e.state == "done" for e in actor.entries), step
+            held = box.raw() == last()
+            assert held == bool(actor.entries), step
+            assert set(box.masks()) == {last()} if held else box.masks() == masks, step
+            seen.add(held)
+            actor.undo(None, ME)
+            assert actor.entries == ()
+        assert box.raw() == every() and box.masks() == masks, step
+        if not killed:
+            break
+    assert not killed and step > 5 and seen == {True, False}
+
+
+def test_a_runtime_that_is_not_named_is_not_called(
+    box: Box, tmp_path: Path, open_actor: Opener
+) -> None:
+    before = box.raw()
+    with open_actor(tmp_path, allow=ALLOW) as actor:
+        done = actor.perform(to(box, last()), ME)
+        assert done.outcome is Outcome.REFUSED and "[pin] runtimes" in done.message
+        assert actor.entries == ()
+    assert box.raw() == before
+
+
+def test_cpus_that_are_not_there_are_refused(box: Box, tmp_path: Path, open_actor: Opener) -> None:
+    before, beyond = box.raw(), str((os.cpu_count() or 1) + 7)
+    with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+        done = actor.perform(to(box, beyond), ME)
+        assert done.outcome is Outcome.REVERTED and f"{beyond} is asked for" in done.message
+        assert actor.entries == ()
+    assert box.raw() == before
+
+
+def test_a_container_that_ended_is_gone(tmp_path: Path, open_actor: Opener) -> None:
+    with (
+        runc(tmp_path / "bundle") as box,
+        open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor,
+    ):
+        assert actor.perform(to(box, last()), ME).outcome is Outcome.DONE
+        subprocess.run(["runc", "delete", "-f", box.number], check=True)
+        (undone,) = actor.undo(None, ME)
+        assert undone.result.outcome is Outcome.GONE and actor.entries == ()
+        assert actor.perform(to(box, last()), ME).outcome is Outcome.GONE
+
+
+# Runtimes that misbehave.
+
+
+def program(folder: Path, text: str) -> list[str]:
+    path = folder / "runtime"
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
+    path.chmod(0o755)
+    return [str(path), "update"]
+
+
+def call(argv: list[str], deadline_s: float = 20.0) -> None:
+    calls.run(argv, Bus, deadline_s)
+
+
+def needs_no_systemd() -> None:
+    if Path("/proc/1/comm").read_text().strip() == "systemd" and os.geteuid() == 0:
+        pytest.skip("systemd starts it here, and keeps what it says in its journal")
+
+
+def test_one_that_fails_is_told_in_its_own_last_words(tmp_path: Path) -> None:
+    needs_no_systemd()
+    text = "sys.stderr.write('first\\nno such\\x1b[31m box\\n'); sys.exit(125)"
+    with pytest.raises(ActError) as told:
+        call(program(tmp_path, text))
+    assert str(told.value) == r"runtime update ended with status 125: no such\x1b[31m box"
+
+
+def test_one_that_says_too_much_is_cut(tmp_path: Path) -> None:
+    needs_no_systemd()
+    with pytest.raises(ActError) as told:
+        call(program(tmp_path, "os.write(2, os.urandom(1 << 22)); sys.exit(1)"))
+    assert len(str(told.value)) < 2 * calls.MAX_SHOWN
+    assert visible(str(told.value)) == str(told.value)
+
+
+@pytest.mark.parametrize("text", ["time.sleep(600)", "os.close(2); time.sleep(600)",
+                                  "while True: os.write(2, b'x' * 4096)"])  # fmt: skip
+def test_one_that_never_ends_is_stopped(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ActError, match=r"had not ended after 0.5 s and was stopped"):
+        call(program(tmp_path, text), 0.5)
+
+
+def test_one_whose_child_lives_on_holds_nobody_up(tmp_path: Path) -> None:
+    needs_no_systemd()
+    file = tmp_path / "child"
+    text = (
+        f"pid = os.fork()\nif pid: open({str(file)!r}, 'w').write(str(pid))\nelse: time.sleep(600)"
+    )
+    begun = time.monotonic()
+    call(program(tmp_path, text), 300.0)
+    assert time.monotonic() - begun < 250.0, "it was not waited for"
+    os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def test_one_that_ends_well_says_nothing(tmp_path: Path) -> None:
+    call(program(tmp_path, "sys.stdout.write('x' * 100000)"))
+
+
+def test_a_program_that_others_may_change_is_not_run(tmp_path: Path) -> None:
+    path, folders = Path(program(tmp_path, "")[0]), (str(tmp_path),)
+    if os.geteuid() == 0:
+        assert calls.find("runtime", folders) == str(path)
+    path.chmod(path.stat().st_mode | stat.S_IWOTH)
+    with pytest.raises(UnavailableError, match="may be changed by others than root"):
+        calls.find("runtime", folders)
+    with pytest.raises(NodeagentError, match="is in none of"):
+        calls.find("nonesuch", folders)
