@@ -260,7 +260,7 @@ class _Exact:
                         tuple((mask & m).bit_count() for m in self.masks),
                     )
                     classes.setdefault(shape, []).append(mask)
-            per_group.append(list(_from_group(tuple(classes.values()), smt, need)))
+            per_group.append(list(_from_group(tuple(classes.values()), smt, need, self.budget)))
         found: list[tuple[int, int, int, int]] = []
         for combo in self._combos(per_group, need, smt, item.one_l3):
             cores = [c for way in combo for c in way]
@@ -295,9 +295,14 @@ def _no_more_than_needed(ways: list[Way], need: int) -> bool:
     return len(needed(cores, need)) == len(cores)
 
 
-def _from_group(classes: tuple[list[int], ...], smt: str, need: int) -> Iterator[tuple[int, Way]]:
+def _from_group(
+    classes: tuple[list[int], ...], smt: str, need: int, budget: Budget
+) -> Iterator[tuple[int, Way]]:
     """(PUs, cores): every amount that an L3 group's cores can give, up to cores of one shape."""
-    for counts in itertools.product(*(range(len(c) + 1) for c in classes)):
+    sizes = [1 if smt == "one-per-core" else c[0].bit_count() for c in classes]
+    most = [min(len(c), -(-need // size)) for c, size in zip(classes, sizes, strict=True)]
+    for counts in itertools.product(*(range(n + 1) for n in most)):
+        budget.spend()
         cores = [m for c, n in zip(classes, counts, strict=True) for m in c[:n]]
         if smt == "one-per-core":
             if 0 < len(cores) <= need:

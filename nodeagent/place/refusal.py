@@ -8,6 +8,7 @@ from nodeagent.model.placement import Workload
 from nodeagent.place.decide import Case, Decision, anybodys
 from nodeagent.place.machine import Machine
 from nodeagent.place.memory import added, short_of
+from nodeagent.place.pack import greedy
 from nodeagent.place.room import Item, capacity_of
 from nodeagent.place.search import Group, Resource
 
@@ -89,7 +90,18 @@ def _missing(
             f'{most} of them, and the request needs {workload.cpus} with l3 = "one"'
         )
     elif have >= need:
-        text += ", and they do not lie as its rules want them"
+        pooled = [
+            i
+            for name, s in decision.answer.sites.items()
+            if s == best
+            for i, _ in decision.answer.given[name]
+            if i.shared
+        ]
+        if pooled and greedy(machine, best, group.items, free) is not None:
+            names = ", ".join(i.name for i in pooled)
+            text += f", and shared workloads need some of them ({names})"
+        else:
+            text += ", and they do not lie as its rules want them"
     text += _bound_words(case, machine, best, item, free)
     return text if alone else f"no node has the room: {text}"
 

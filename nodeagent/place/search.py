@@ -18,7 +18,7 @@ from nodeagent.place.machine import Machine, Piece
 from nodeagent.place.pack import Budget, Given, cost_of, greedy, least, pack
 from nodeagent.place.room import Item, Taken, chosen, pool_at, pool_holds
 
-BUDGET = 8_000
+BUDGET = 10_000
 """Choices tried beyond the greedy answer."""
 SMALL_GROUPS = 8
 SMALL_PUS_EXACT = 64
@@ -363,6 +363,8 @@ class _Search:
             was = given[item]
             if item.shared or item.fixed or was.splits or _stays(item, was, site):
                 continue
+            if len(self.machine.usable(site, item.isolated, item.allowed)) < 2:
+                continue
             here = self.free | was.gone
             own = _gone(given) & ~was.gone
             strangers = self.machine.givable & ~here & ~own
@@ -447,7 +449,13 @@ def _exact(
         left = [g for i, g in enumerate(groups) if not have >> i & 1]
         cost = best[have][0]
         out = sum(len(g.items) for g in left)
-        return (out, cost[0] + sum(g.placed_now for g in left), *cost[1:], -(everything & ~have))
+        return (
+            out,
+            cost[0] + sum(g.placed_now for g in left),
+            *cost[1:3],
+            -(everything & ~have),
+            *cost[3:],
+        )
 
     chosen_mask = min(best, key=whole)
     given: dict[str, Given] = {}
