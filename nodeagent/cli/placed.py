@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +11,7 @@ from nodeagent.cli.main import Invocation
 from nodeagent.cli.place import all_option, housekeeping_option, workloads_option
 from nodeagent.errors import NodeagentError
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.memory import known_local, local_share
 from nodeagent.model.placement import Held, Placed, ProcessState
 from nodeagent.model.words import many
 
@@ -33,29 +34,40 @@ QUIET = frozenset({"pin.done", "pin.adopted", "pin.applied"})
 @workloads_option
 @housekeeping_option
 @all_option
+@click.option(
+    "--memory",
+    "exact",
+    is_flag=True,
+    help="LOCAL to the byte: reads numa_maps, for which a large process may stall.",
+)
 @click.pass_obj
 def status(
-    invocation: Invocation, file: str | None, housekeeping: str | None, unfold: bool
+    invocation: Invocation,
+    file: str | None,
+    housekeeping: str | None,
+    unfold: bool,
+    exact: bool,
 ) -> None:
     """Show wanted and actual CPUs of each process, and why one is not held.
 
-    LOCAL: share of its memory on the planned nodes. INSIDE: share of its run time on the planned
-    CPUs since it was pinned, measured by the daemon. SINCE, BY: our newest act on it. Without a
-    workload file: what is pinned, by the actor's journal (as root also without actor).
+    LOCAL: share of its memory on the planned nodes, by a sample of 4,096 pages. INSIDE: share of
+    its run time on the planned CPUs since it was pinned, measured by the daemon. SINCE, BY: our
+    newest act on it. Without a workload file: what is pinned, by the actor's journal (as root also
+    without actor).
     """
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.planned import planned
     from nodeagent.cli.render.held import print_status, status_json
 
-    found = planned(invocation, file, housekeeping, needed=False)
-    report = _report(invocation, found)
+    found = planned(invocation, file, housekeeping, needed=False, memory=False)
+    report = _report(invocation, found, exact)
     if invocation.output == "table":
         print_status(console(), report, unfold=unfold)
     else:
         emit_json("placement", status_json(report))
 
 
-def _report(invocation: Invocation, found: Planned) -> Report:
+def _report(invocation: Invocation, found: Planned, exact: bool) -> Report:
     from nodeagent.cli.render.held import Report, Standing
     from nodeagent.cli.render.placement import latest
     from nodeagent.place.held import held
@@ -70,7 +82,7 @@ def _report(invocation: Invocation, found: Planned) -> Report:
     rows = held(found.placement, found.processes, {p: b for p, b in before.items() if p in entries})
     by_pid = {p.pid: p for p in found.processes}
     daemon, notes = _daemon(invocation, rows)
-    local, more = _memory(found, rows)
+    local, more = _memory(found, rows, daemon, exact)
     notes += more
     standings = []
     for row in rows:
@@ -83,7 +95,7 @@ def _report(invocation: Invocation, found: Planned) -> Report:
                 held=row if told is None else told.row(row),
                 comm=mine.comm if mine is not None else "",
                 entry=entry,
-                local=_local(row, told, local),
+                local=local.get(row.pid) if row.pid is not None else None,
                 why=_why(found, placed, mine, entry, told),
             )
         )
@@ -142,17 +154,11 @@ def _daemon(invocation: Invocation, rows: Sequence[Held]) -> tuple[dict[int, _To
     return found, []
 
 
-def _local(row: Held, told: _Told | None, read: Mapping[int, float]) -> float | None:
-    """As read now, else as the daemon has it."""
-    if row.pid is None:
-        return None
-    if row.pid in read:
-        return read[row.pid]
-    return told.held.memory_local if told is not None and told.held is not None else None
-
-
-def _memory(found: Planned, rows: Sequence[Held]) -> tuple[dict[int, float], list[str]]:
-    """Share of each process's memory on its planned nodes, read once."""
+def _memory(
+    found: Planned, rows: Sequence[Held], daemon: dict[int, _Told], exact: bool
+) -> tuple[dict[int, float], list[str]]:
+    """Share of each process's memory on its planned nodes: known without a look, sampled (here,
+    else by the daemon), or read to the byte."""
     wanted: dict[int, CpuSet] = {}
     for row in rows:
         placed = found.placement.of(row.workload)
@@ -162,21 +168,30 @@ def _memory(found: Planned, rows: Sequence[Held]) -> tuple[dict[int, float], lis
         return {}, []
     if found.recording is not None:
         return {}, ["where memory lies (LOCAL) is not in the recording"]
-    having = CpuSet.of(n.id for n in found.topology.nodes if n.memory_bytes)
-    if len(having) == 1:
-        # There is no other node that it could lie on.
-        return dict.fromkeys(wanted, 1.0), []
-    from nodeagent.discover.engines import memory_by_node
+    having = [n.id for n in found.topology.nodes if n.memory_bytes]
+    local = {p: share for p, m in wanted.items() if (share := known_local(m, having)) is not None}
+    open_ = sorted(wanted.keys() - local.keys())
+    if not open_:
+        return local, []
+    if exact:
+        from nodeagent.discover.engines import memory_by_node
 
-    by_node, reason = memory_by_node(sorted(wanted))
-    local = {}
-    for pid, pairs in by_node.items():
-        total = sum(size for _, size in pairs)
-        if total:
-            local[pid] = sum(size for node, size in pairs if node in wanted[pid]) / total
-    missing = [pid for pid in wanted if pid not in by_node]
+        summed, reason = memory_by_node(open_)
+        by_node = {pid: dict(pairs) for pid, pairs in summed.items()}
+    else:
+        from nodeagent.discover.locality import sampled
+
+        by_node, reason = sampled(open_)
+    for pid in open_:
+        share = local_share(by_node.get(pid, {}), wanted[pid])
+        told = daemon[pid].held if pid in daemon else None
+        if share is None and told is not None:
+            share = told.memory_local
+        if share is not None:
+            local[pid] = share
+    missing = [pid for pid in open_ if pid not in local]
     if missing:
-        why = reason or "no right to read their numa_maps; be root"
+        why = reason or "no right to look into them; be root"
         return local, [f"where the memory of {many(len(missing), 'process')} lies: {why}"]
     return local, []
 

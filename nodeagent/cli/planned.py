@@ -88,10 +88,12 @@ def planned(
     *,
     needed: bool = True,
     must_answer: bool = False,
+    memory: bool = True,
 ) -> Planned:
     """The plan for that machine. `needed` False: without any workload file nothing is wanted,
     rather than an error. `must_answer`: without an actor it is an error; else the journal's file
-    and the configuration are asked instead. Raises NodeagentError."""
+    and the configuration are asked instead. `memory` False: where the memory lies of workloads
+    that want it moved is not looked up, which takes a while. Raises NodeagentError."""
     try:
         want = wanted(file, housekeeping, live=invocation.host is None, config=invocation.config)
     except NoWorkloadFileError:
@@ -110,11 +112,12 @@ def planned(
     placement = replace(placement, notes=placement.notes + role_notes(placement, classes))
     pins = actions(placement, processes, classes)
     # A process is out of the way before what it leaves is taken by interrupts.
-    moving = moves(placement, processes, topology) if invocation.host is None else ()
-    memory = tuple(m.action for m in moving if m.action is not None)
+    looked = memory and invocation.host is None
+    moving = moves(placement, processes, topology) if looked else ()
+    to_move = tuple(m.action for m in moving if m.action is not None)
     found: tuple[Action, ...] = (
         *pins,
-        *(memory if allow is None or Consent.MEMORY in allow else ()),
+        *(to_move if allow is None or Consent.MEMORY in allow else ()),
         *host_actions(host, frozenset(Consent) if allow is None else allow),
     )
     return Planned(

@@ -10,7 +10,7 @@ Source: move_pages(2), Documentation/admin-guide/cgroup-v2.rst "memory.numa_stat
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nodeagent.child import Child
@@ -22,6 +22,8 @@ EVERY_S = 30.0
 REFUSED_S = 600.0
 """Pause after a look in which no process could be looked into."""
 DEADLINE_S = 0.5
+PERSON_S = 5.0
+"""For somebody who waits for it."""
 MAX_PIDS = 128
 MAX_CGROUPS = 128
 MIN_PAGES = 64
@@ -79,26 +81,45 @@ class Locality:
         if now_s < self._ask_s:
             return {}
         if self._child is None:
-            script = Path(__file__).with_name("sample_child.py")
-            self._child = Child([sys.executable, "-I", str(script)])
+            self._child = _sampler()
         answer = self._child.ask(" ".join(map(str, pids[:MAX_PIDS])), DEADLINE_S)
-        found = {}
-        for line in answer or ():
-            pid, asked, *pairs = line.split()
-            nodes = [p.partition(":") for p in pairs]
-            if all(map(is_number, (pid, asked))) and all(
-                is_number(n) and is_number(c) for n, _, c in nodes
-            ):
-                counts = {int(n): int(c) for n, _, c in nodes}
-                if sum(counts.values()) >= MIN_PAGES:
-                    found[int(pid)] = counts
         if not answer:
             # No right, no native code, or it hangs: all three are rarely otherwise a moment later.
             self._ask_s = now_s + REFUSED_S
         if not self._child.hung:
             # Between two looks it would only lie there.
             self.close()
-        return found
+        return _counted(answer or ())
+
+
+def sampled(pids: Sequence[int]) -> tuple[dict[int, dict[int, int]], str]:
+    """For a person: pages in memory by node of each process, of those sampled; and why some are
+    missing. It costs the processes nothing to speak of."""
+    child = _sampler()
+    try:
+        answer = child.ask(" ".join(map(str, pids[:MAX_PIDS])), PERSON_S)
+        reason = child.reason
+    finally:
+        child.close()
+    return _counted(answer or ()), "" if answer is not None else reason
+
+
+def _sampler() -> Child:
+    return Child([sys.executable, "-I", str(Path(__file__).with_name("sample_child.py"))])
+
+
+def _counted(answer: Iterable[str]) -> dict[int, dict[int, int]]:
+    found = {}
+    for line in answer:
+        pid, asked, *pairs = line.split()
+        nodes = [p.partition(":") for p in pairs]
+        if all(map(is_number, (pid, asked))) and all(
+            is_number(n) and is_number(c) for n, _, c in nodes
+        ):
+            counts = {int(n): int(c) for n, _, c in nodes}
+            if sum(counts.values()) >= MIN_PAGES:
+                found[int(pid)] = counts
+    return found
 
 
 def numa_stat(text: str) -> dict[int, int]:

@@ -368,7 +368,7 @@ class Migrations:
         if by_node is None or left is None:
             return Outcome.FAILED, (
                 f"{what} was interrupted; how far it came takes longer than {RECOVER_S:g} s to "
-                "look up: nodeagentctl place status --memory"
+                "look up: nodeagentctl place status"
             )
         text = (
             f"{what} was interrupted: before, {_told(o.value_before)}; now, "
