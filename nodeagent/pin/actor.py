@@ -35,7 +35,8 @@ from nodeagent.pin.pins import Pins
 from nodeagent.pin.proc import (
     boot_id,
 )
-from nodeagent.pin.undo import Entry, Journal
+from nodeagent.pin.records import Entry
+from nodeagent.pin.undo import Journal
 from nodeagent.pin.values import Values
 
 FREEZE_FILE = "freeze"

@@ -31,8 +31,9 @@ from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.mover import Mover, NotYetError, Walked
 from nodeagent.pin.proc import PROC, stat_of
+from nodeagent.pin.records import Entry, Open
 from nodeagent.pin.step import step
-from nodeagent.pin.undo import Entry, Journal, Open
+from nodeagent.pin.undo import Journal
 
 ACT = "migrate_memory"
 NODES = Path("/sys/devices/system/node")

@@ -23,8 +23,9 @@ from nodeagent.pin.affinity import GoneError, Why
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.proc import Thread, is_thread, mask_of, stat_of, threads_of
 from nodeagent.pin.putback import PutBack, check_whole
+from nodeagent.pin.records import Entry, Former, Open
 from nodeagent.pin.step import step
-from nodeagent.pin.undo import Entry, Former, Journal, Open
+from nodeagent.pin.undo import Journal
 
 Performed = tuple[ActionResult, str]
 """The result, and the masks before ("" when they were not read)."""

@@ -14,8 +14,9 @@ from nodeagent.model.words import many
 from nodeagent.pin import affinity, cpuset
 from nodeagent.pin.affinity import Left, Why
 from nodeagent.pin.proc import Thread, descendants, mask_of, stat_of, threads_of
+from nodeagent.pin.records import Entry
 from nodeagent.pin.step import step
-from nodeagent.pin.undo import Entry, Journal
+from nodeagent.pin.undo import Journal
 
 
 class PutBack:

@@ -15,8 +15,9 @@ from nodeagent.pin import survey
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.knobs import Door, Holder
+from nodeagent.pin.records import Entry, Former, Open
 from nodeagent.pin.step import step
-from nodeagent.pin.undo import Entry, Former, Journal, Open
+from nodeagent.pin.undo import Journal
 
 
 class Values:

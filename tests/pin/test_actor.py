@@ -28,7 +28,8 @@ from nodeagent.pin.actor import Actor
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.proc import Thread, boot_id, stat_of, tids_of
-from nodeagent.pin.undo import Former, Journal, Open
+from nodeagent.pin.records import Former, Open
+from nodeagent.pin.undo import Journal
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 Two = tuple[CpuSet, CpuSet]

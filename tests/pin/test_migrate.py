@@ -29,7 +29,8 @@ from nodeagent.pin.client import ActorClient
 from nodeagent.pin.migrate import ACT, _available
 from nodeagent.pin.mover import Mover
 from nodeagent.pin.proc import boot_id
-from nodeagent.pin.undo import Journal, Open
+from nodeagent.pin.records import Open
+from nodeagent.pin.undo import Journal
 
 pytest.importorskip("nodeagent.native._core", reason="this build has no native code")
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]

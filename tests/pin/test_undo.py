@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from nodeagent.errors import ActError
 from nodeagent.pin import undo
-from nodeagent.pin.undo import MAX_FILE_BYTES, Done, Former, Journal, Open, line_of, load
+from nodeagent.pin.records import Done, Former, Open, line_of, load
+from nodeagent.pin.undo import MAX_FILE_BYTES, Journal
 
 
 def record(number: int) -> Open:

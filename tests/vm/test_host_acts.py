@@ -17,7 +17,7 @@ from tests.vm.qemu import Guest
 SETUP = r"""
 set -e
 cd /opt/nodeagent/src/systemd
-systemd-sysusers sysusers.d/nodeagent.conf
+systemd-sysusers $PWD/sysusers.d/nodeagent.conf
 systemd-tmpfiles --create $PWD/tmpfiles.d/nodeagent.conf
 ln -sf /opt/nodeagent/bin/nodeagent-actor /usr/bin/nodeagent-actor
 cp nodeagent-actor.service /etc/systemd/system/
