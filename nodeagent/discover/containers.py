@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import pwd
 import re
 import sqlite3
 import subprocess
@@ -24,6 +23,7 @@ from urllib.parse import quote
 import msgspec
 
 from nodeagent.discover.root import Root
+from nodeagent.errors import visible
 from nodeagent.model.cgroup import Container, container_of
 
 MAX_KNOWN = 4096
@@ -114,14 +114,20 @@ class Containers:
         """Where the stores of root and of the container's user are."""
         tops = ["var/lib/containers/storage"]
         user = _USER.search(found.cgroup)
-        if user is not None and self._root.is_live:
-            try:
-                home = pwd.getpwuid(int(user[1])).pw_dir
-            except (KeyError, OverflowError):
-                home = ""
-            if home.startswith("/"):
-                tops.insert(0, f"{home[1:]}/.local/share/containers/storage")
+        home = self._home(user[1]) if user is not None else ""
+        if home:
+            tops.insert(0, f"{home}/.local/share/containers/storage")
         return tops
+
+    def _home(self, uid: str) -> str:
+        """A user's home without its first slash, by /etc/passwd: a directory service could keep
+        the turn waiting. "": not told there."""
+        data = self._root.peek("etc/passwd", MAX_FILE) or b""
+        for line in data.decode("utf-8", "replace").splitlines():
+            words = line.split(":")
+            if len(words) == 7 and words[2] == uid:
+                return words[5].strip("/")
+        return ""
 
     def _bundle(self, found: Container) -> Container | None:
         for space in NAMESPACES:
@@ -153,23 +159,28 @@ class Containers:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            said = str(error.strerror if isinstance(error, OSError) else f"no answer: {error}")
+            said = (
+                f"{error.strerror}"
+                if isinstance(error, OSError)
+                else f"no answer in {INSPECT_DEADLINE_S:g} s"
+            )
             self.reason = f"container {told.name}: podman inspect: {said}"
             return told
         if done.returncode:
             last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            self.reason = f"container {told.name}: podman inspect: {last[:200]}"
+            self.reason = f"container {told.name}: podman inspect: {visible(last[:200])}"
             return told
         return inspect_facts(told, done.stdout)
 
 
 def read_database(path: str, number: str) -> bytes | None:
     """What Podman (5, and 4.8 where it was told so) keeps of one container; None: nothing, or no
-    right. Opened to read only; where even that would have to write, as a file nobody changes."""
+    right. Opened to read only; where that would have to write or to wait, as a file nobody
+    changes."""
     for how in ("mode=ro", "mode=ro&immutable=1"):
         try:
             with contextlib.closing(
-                sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, timeout=1.0)
+                sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, timeout=0.0)
             ) as base:
                 row = base.execute(
                     "SELECT JSON FROM ContainerConfig WHERE ID = ?", (number,)

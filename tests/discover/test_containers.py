@@ -90,6 +90,21 @@ def test_podman() -> None:
     assert found.cgroup == f"/machine.slice/libpod-{ID}.scope"
 
 
+def test_a_users_own_podman() -> None:
+    store = "home/ada/.local/share/containers/storage/overlay-containers"
+    cgroup = f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope"
+    passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nada:x:1000:1000::/home/ada:/bin/bash\n"
+    files: dict[str, Entry] = {
+        "etc/passwd": passwd.encode(),
+        f"{store}/containers.json": json.dumps(STORED).encode(),
+    }
+    containers = Containers(Root(TableStore(files), live=False, label="x"))
+    found = containers.of(cgroup)
+    assert found is not None and (found.runtime, found.name) == ("podman", "vllm-0")
+    other = containers.of(cgroup.replace("1000", "1001").replace("4f", "5f"))
+    assert other is not None and other.name is None
+
+
 def test_crio() -> None:
     store = "var/lib/containers/storage/overlay-containers"
     found, _ = read(
