@@ -72,9 +72,9 @@ def _podman(*words: str) -> str:
 
 
 @pytest.fixture
-def podman_container(tmp_path: pathlib.Path) -> Iterator[tuple[str, int]]:
-    """Name and process of a running container of Podman's, labelled tier=gold, from an image
-    localhost/NAME/vllm-openai:v1 that holds one static program and needs no network."""
+def podman_image(tmp_path: pathlib.Path) -> Iterator[str]:
+    """An image localhost/NAME/vllm-openai:v1 that holds one static program (/bin/busybox) and
+    needs no network; skips with a sentence where Podman does not work."""
     tools = {name: shutil.which(name) for name in ("podman", "runc", "busybox")}
     missing = [name for name, path in tools.items() if path is None]
     if missing or os.geteuid() != 0:
@@ -83,16 +83,26 @@ def podman_container(tmp_path: pathlib.Path) -> Iterator[tuple[str, int]]:
     (folder / "bin").mkdir(parents=True)
     shutil.copy(tools["busybox"] or "", folder / "bin/busybox")
     subprocess.run(["tar", "-C", str(folder), "-cf", f"{folder}.tar", "bin"], check=True)
-    name = f"nodeagent-test-{os.getpid()}"
-    image = f"localhost/{name}/vllm-openai:v1"
+    image = f"localhost/nodeagent-test-{os.getpid()}/vllm-openai:v1"
     _podman("import", f"{folder}.tar", image)
+    try:
+        yield image
+    finally:
+        words = ["podman", "rmi", "-f", image]
+        subprocess.run(words, capture_output=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def podman_container(podman_image: str) -> Iterator[tuple[str, int]]:
+    """Name and process of a running container of that image, labelled tier=gold."""
+    name = f"nodeagent-test-{os.getpid()}"
     try:
         _podman(
             *("run", "-d", "--name", name, "--network", "none", "--label", "tier=gold"),
             *("--ulimit", "nofile=100:100", "--ulimit", "nproc=100:100"),
-            *(image, "/bin/busybox", "sleep", "600"),
+            *(podman_image, "/bin/busybox", "sleep", "600"),
         )
         yield name, int(_podman("inspect", "--format", "{{.State.Pid}}", name))
     finally:
-        for words in (("rm", "-f", "-t", "0", name), ("rmi", "-f", image)):
-            subprocess.run(["podman", *words], capture_output=True, timeout=60, check=False)
+        words = ["podman", "rm", "-f", "-t", "0", name]
+        subprocess.run(words, capture_output=True, timeout=60, check=False)

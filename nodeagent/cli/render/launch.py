@@ -155,7 +155,8 @@ def _kubernetes(launch: Launch) -> list[str]:
         "# A pod cannot name CPUs: the kubelet's static policy gives it whole ones of one node.",
         "# The node's kubelet needs, in its KubeletConfiguration:",
         "#   cpuManagerPolicy: static",
-        '#   cpuManagerPolicyOptions: {full-pcpus-only: "true"}',
+        # An odd number would not be admitted with it where cores have two threads.
+        *(['#   cpuManagerPolicyOptions: {full-pcpus-only: "true"}'] if count % 2 == 0 else []),
         "#   memoryManagerPolicy: Static",
         "#   topologyManagerPolicy: single-numa-node",
         "# and nodeagent leaves a kubelet's cgroups alone: keep its CPUs out of this plan.",
