@@ -258,7 +258,7 @@ class Loop:
                 "container-facts": self._doors.processes.container_trouble
                 if self._by_container()
                 else None,
-                "guard": self._no_guard if self._setup.workloads else None,
+                "guard": self._unguarded() if self._setup.workloads else None,
             },
             notices=notices,
             facts=self._doors.facts(self._setup.loaded.config.pin.runtimes),
@@ -369,6 +369,13 @@ class Loop:
             said = f"the author of a changed affinity stays unknown ({'; '.join(guard.refused)})"
         self._notice("guard.ready", Severity.INFO, f"the kernel tells of moved threads; {said}")
         self._ask()
+
+    def _unguarded(self) -> str | None:
+        """Why the kernel does not tell everything; None: it does, or nobody asked it to."""
+        left_out = 0 if self._guard is None else self._guard.left_out
+        if left_out:
+            return f"{left_out} processes are looked at every turn only: there is no room for more"
+        return self._no_guard
 
     def _wait_for_guard(self) -> None:
         """Until something comes; it then asks for one turn, which takes it and waits anew."""

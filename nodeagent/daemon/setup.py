@@ -103,6 +103,10 @@ class Notices(Protocol):
         """How the author of a changed mask is known; "": it is not."""
 
     @property
+    def left_out(self) -> int:
+        """Processes of the last `watch` that there was no room for."""
+
+    @property
     def refused(self) -> Sequence[str]:
         """Why not, by each way that was tried."""
 

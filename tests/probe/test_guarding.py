@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -393,3 +394,33 @@ def test_a_reader_without_any_right_reads_and_steers(
 )
 def test_units_by_cgroup(leaf: str, parent: str, unit: str) -> None:
     assert unit_of(leaf, parent) == unit
+
+
+CROWD = """
+import os, signal
+pids = []
+for _ in range(300):
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    pids.append(pid)
+print(*pids, flush=True)
+signal.pause()
+"""
+
+
+def test_more_processes_than_there_is_room_for_are_counted(notices: Notices) -> None:
+    crowd = subprocess.Popen(
+        [sys.executable, "-c", CROWD], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert crowd.stdout is not None
+        pids = [int(word) for word in crowd.stdout.readline().split()]
+        notices.watch(dict.fromkeys(pids))
+        # Some more where their places in the table lie close together.
+        assert 300 - 256 <= notices.left_out <= 300 - 128
+        notices.watch(dict.fromkeys(pids[:100]))
+        assert notices.left_out == 0
+    finally:
+        os.killpg(crowd.pid, signal.SIGKILL)
+        crowd.communicate()
