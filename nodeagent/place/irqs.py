@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.hostplan import HostRow
@@ -196,6 +197,12 @@ def _of_every_cpu(snapshot: Snapshot, irq: Irq) -> bool:
     return irq.bdf is None and len(online) > 2 and len(irq.counts) >= len(online)
 
 
+@lru_cache(maxsize=256)
+def _text(cpus: CpuSet) -> str:
+    """Thousands of interrupts have a few sets between them."""
+    return str(cpus)
+
+
 def _to(snapshot: Snapshot, irq: Irq, goal: CpuSet, why: str, workload: str = "") -> HostRow:
     action = "keep" if irq.affinity == goal else "move"
     return _row(snapshot, irq, action, goal, why, workload)
@@ -209,8 +216,8 @@ def _row(
         subject=str(irq.number),
         device=device_of(snapshot, irq),
         action=action,
-        value=str(cpus),
-        before=str(irq.affinity or CpuSet()),
+        value=_text(cpus),
+        before=_text(irq.affinity or CpuSet()),
         reason=why,
         managed=irq.managed,
         workload=workload,

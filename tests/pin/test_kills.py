@@ -38,6 +38,13 @@ MOST_STEPS = 80
 KNOBS_KILLED = ("irq-affinity", "irq-default", "xps", "rps", "irqbalance", "workqueue",
                 "wake-latency", "numa-balancing")  # fmt: skip
 """Of PLACES."""
+KNOBS_ELSEWHERE = {
+    Knob.UNIT_CPUS: "test_units.py",
+    Knob.UNIT_MEMS: "test_units.py",
+    Knob.CONTAINER_CPUS: "test_containers.py",
+    Knob.PARTITION: "test_partition.py",
+}
+"""Where the others are killed; UNIT_MEMS is the same property of a unit as UNIT_CPUS."""
 KILLED = {SetAffinity, MoveToCpuset, SetValue}
 ELSEWHERE = {MigrateMemory}
 """It is not put back: what an interrupted one leaves behind is told (tests/pin/test_migrate.py)."""
@@ -231,7 +238,9 @@ def test_killed_at_every_step_of_a_value(kind: str, tmp_path: Path, open_actor: 
 
 def test_every_kind_of_action_is_killed_somewhere() -> None:
     """A new kind of action or value must be added to what is killed."""
-    assert {Knob(p) for p in KNOBS_KILLED} == set(Knob)
+    assert {Knob(p) for p in KNOBS_KILLED} | KNOBS_ELSEWHERE.keys() == set(Knob)
+    for file in KNOBS_ELSEWHERE.values():
+        assert "killed_at(step" in Path(__file__).with_name(file).read_text()
     assert set(get_args(Action)) == KILLED | ELSEWHERE
 
 
