@@ -28,7 +28,7 @@ class Case:
     facts: Facts
     processes: Sequence[ProcessState]
     running: frozenset[str]
-    """Workloads that have a process; all of them when no process was looked at."""
+    """Workloads that have a process."""
     current: Placement | None
     contested: Mapping[str, str] = field(default_factory=dict)
     """Workload -> why it may not have its processes."""

@@ -73,7 +73,7 @@ def plan(
         machine=machine_of(topology, kept),
         facts=facts,
         processes=processes,
-        running=frozenset(n.name for n in workloads if not processes or owned.get(n.name)),
+        running=frozenset(name for name, found in owned.items() if found),
         current=current,
         contested=contested,
     )

@@ -205,11 +205,8 @@ def workloads(draw: st.DrawFn, most: int = 6) -> tuple[Workload, ...]:
     return tuple(made)
 
 
-def check(
-    topology: Topology, wanted: tuple[Workload, ...], placement: Placement, *, fresh: bool = True
-) -> None:
-    """Every hard constraint, stated anew. `fresh`: nothing ran before, so all memory is yet to be
-    taken of what is free."""
+def check(topology: Topology, wanted: tuple[Workload, ...], placement: Placement) -> None:
+    """Every hard constraint, stated anew; nothing runs yet."""
     names = {w.name for w in wanted}
     placed = {p.workload: p for p in placement.placed}
     refused = {r.workload: r for r in placement.refused}
@@ -271,14 +268,13 @@ def check(
         memory = sum(w.memory_bytes for w in mine)
         if node.memory_bytes is not None and memory:
             assert memory + sum(h.size_bytes * h.total for h in node.hugepages) <= node.memory_bytes
-        if fresh and node.memory_available_bytes is not None:
+        if node.memory_available_bytes is not None:
             assert memory <= node.memory_available_bytes
         for pool in node.hugepages:
             wanted_pages = sum(
                 n for w in mine for size, n in w.hugepages if size == pool.size_bytes
             )
-            most = pool.free if fresh else pool.total
-            assert wanted_pages <= most * pool.size_bytes
+            assert wanted_pages <= pool.free * pool.size_bytes
     for unit in {w.unit for w in wanted if w.unit}:
         members = [w.name for w in wanted if w.unit == unit]
         assert all(m in placed for m in members) or all(m in refused for m in members)

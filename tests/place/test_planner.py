@@ -38,7 +38,7 @@ def test_one_more_or_one_less_moves_nobody_without_need(
     before = plan(topology, wanted)
     less = wanted[:gone] + wanted[gone + 1 :]
     after = plan(topology, less, (), before)
-    check(topology, less, after, fresh=False)
+    check(topology, less, after)
     if len(after.refused) == len(
         [r for r in before.refused if r.workload in {w.name for w in less}]
     ):
@@ -48,7 +48,7 @@ def test_one_more_or_one_less_moves_nobody_without_need(
                 assert p.cpus == old.cpus
     extra = tuple(dataclasses.replace(w, name=f"x{w.name}", unit=None) for w in more)
     grown = plan(topology, wanted + extra, (), before)
-    check(topology, wanted + extra, grown, fresh=False)
+    check(topology, wanted + extra, grown)
     if not grown.refused:
         for p in before.placed:
             if p.sharing is Sharing.EXCLUSIVE:
