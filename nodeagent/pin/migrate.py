@@ -30,7 +30,7 @@ from nodeagent.pin import affinity
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.mover import Mover, NotYetError, Walked
-from nodeagent.pin.proc import PROC, stat_of
+from nodeagent.pin.proc import PROC, stat_of, threads_of
 from nodeagent.pin.records import Entry, Open
 from nodeagent.pin.step import step
 from nodeagent.pin.undo import Journal
@@ -250,6 +250,9 @@ class Migrations:
             words_.append(
                 f"{share:.1%} of it is on node {action.nodes} now ({by_node_words(now.by_node)})"
             )
+        back = _pulled_back(pid, action.to)
+        if back:
+            words_.append(back)
         outcome = Outcome.DONE
         if now.moved == 0 and now.staying.total:
             outcome = Outcome.REFUSED
@@ -460,6 +463,24 @@ def _mems_allowed(pid: int) -> CpuSet:
         if line.startswith("Mems_allowed_list:"):
             return CpuSet.parse(line.partition(":")[2].strip())
     return CpuSet()
+
+
+def _pulled_back(pid: int, node: int) -> str:
+    """A sentence where the kernel will take the memory back to where the threads run."""
+    try:
+        balancing = int((PROC / "sys/kernel/numa_balancing").read_text())
+        cpus = CpuSet.parse((NODES / f"node{node}/cpulist").read_text())
+    except (OSError, ValueError, ParseError):
+        return ""
+    away = CpuSet()
+    for thread in threads_of(pid):
+        away |= thread.mask - cpus
+    if not balancing & 1 or not away:
+        return ""
+    return (
+        f"kernel.numa_balancing is on and its threads may run on CPU {away}, off that node, so the "
+        "kernel may move it away again: pin them there first, or turn it off (class host)"
+    )
 
 
 def _told(text: str) -> str:

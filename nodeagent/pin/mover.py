@@ -75,6 +75,11 @@ class Mover:
         """What was asked and is not answered yet."""
         self._since_s = 0.0
 
+    @property
+    def child_pid(self) -> int | None:
+        """The child, while there is one."""
+        return None if self._child is None else self._child.pid
+
     def close(self) -> None:
         """Lets the child go, unless it hangs: then it is kept, so that none is started beside."""
         if self._child is not None and not self._child.hung:

@@ -33,6 +33,12 @@ WRONG = [
         "auto names irq, which allow does not",
         "add irq to [pin] allow",
     ),
+    (
+        "[pin]\nallow = ['memory']\nauto = ['memory']\n",
+        3,
+        "a running process's memory is never moved by the daemon itself",
+        "place apply --yes moves it",
+    ),
     ("pin.allow = ['irq']\npin.on_stop = 1\n", 2, "saw 1, expected keep | release", ""),
     ("[pin]\nfreeze = ['Mon 9-10 UTC']\n", 2, 'saw "Mon 9-10 UTC", expected DAYS', ""),
     ("[pin]\nfreeze = ['Mon 09:00-10:00 Mars/Base']\n", 2, "a time zone this machine knows", ""),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from typing import Protocol
 
 import pytest
 
-from nodeagent.errors import ActError, RightsError
+from nodeagent.errors import ActError, RightsError, UnavailableError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.memory import MAX_STEP_BYTES
 from nodeagent.model.placement import Consent, MigrateMemory, Outcome, Target
@@ -27,7 +28,7 @@ from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.client import ActorClient
 from nodeagent.pin.migrate import ACT, _available
-from nodeagent.pin.mover import Mover
+from nodeagent.pin.mover import Mover, NotYetError
 from nodeagent.pin.proc import boot_id
 from nodeagent.pin.records import Open
 from nodeagent.pin.undo import Journal
@@ -284,6 +285,42 @@ def test_looking_at_what_is_not_there_is_said() -> None:
     mover = Mover()
     with pytest.raises(GoneError):
         mover.look_all(2**22 - 1)
+    mover.close()
+
+
+def test_a_child_that_gives_no_answer_is_left_and_nothing_is_asked_beside_it(
+    victim: Make,
+) -> None:
+    process, mover = victim(), Mover(wait_s=0.1, hung_s=0.5)
+    mover.look_all(process.pid)
+    child = mover.child_pid
+    assert child is not None
+    os.kill(child, signal.SIGSTOP)
+    waits = 0
+    with pytest.raises(UnavailableError, match="gave no answer") as caught:
+        while True:
+            try:
+                mover.begin(process.pid)
+                raise AssertionError("a stopped process answered")
+            except NotYetError:
+                waits += 1
+    assert waits > 1 and "never killed" in caught.value.remedy
+    # It is kept: closing does not end it, and another question does not start a second one.
+    mover.close()
+    with pytest.raises(UnavailableError, match="has not answered for"):
+        mover.begin(process.pid)
+    assert mover.child_pid == child
+    os.kill(child, signal.SIGCONT)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with contextlib.suppress(UnavailableError, NotYetError):
+            mover.begin(process.pid)
+            break
+        time.sleep(0.05)
+    while True:
+        with contextlib.suppress(NotYetError):
+            assert mover.look().by_node
+            break
     mover.close()
 
 
