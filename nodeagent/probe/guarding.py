@@ -1,7 +1,7 @@
 """The guard's programs, on the loader's side: loads, attaches, tries, hands descriptors over.
 
 Who changes an affinity is asked in the first way that works here: LSM, fentry, kprobe.
-Works: attached, and seen to run when a thread of ours sets its own mask to what it is. Being
+Works: attached, and seen to run when a thread of ours sets its own mask. Being
 attached says too little: a kernel whose `lsm=` list leaves bpf out attaches and never calls.
 
 Runs in nodeagent-actor, as probe/serve.py does.
@@ -167,7 +167,7 @@ class _UnseenError(NodeagentError):
 
 
 def _try(watch_fd: int, armed: CpuSet, way: str) -> None:
-    """A thread of ours sets its mask to what it is: the program must have seen it."""
+    """A thread of ours sets its own mask: the program must have seen it."""
     watch = Watch(watch_fd)
     me = os.getpid()
     try:
@@ -176,7 +176,7 @@ def _try(watch_fd: int, armed: CpuSet, way: str) -> None:
         assert began is not None
         watch.put(0, me, began, None)
         # Of a thread that ends: the kernel remembers a mask that was asked for.
-        thread = threading.Thread(target=lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)))
+        thread = threading.Thread(target=_set_own_mask, args=(armed,))
         thread.start()
         thread.join()
         seen = watch.count(Kind.AFFINITY)
@@ -186,6 +186,13 @@ def _try(watch_fd: int, armed: CpuSet, way: str) -> None:
     if not seen:
         why = "is bpf in /sys/kernel/security/lsm?" if way == "lsm" else "the kernel passed it over"
         raise _UnseenError(f"attached, and not called when an affinity was set: {why}")
+
+
+def _set_own_mask(armed: CpuSet) -> None:
+    """Twice: the first call may come from a CPU where nothing is to be seen."""
+    here = os.sched_getaffinity(0)
+    for _ in range(2):
+        os.sched_setaffinity(0, here & armed.ids or here)
 
 
 def _begin(watch_fd: int, armed: CpuSet) -> None:
