@@ -19,10 +19,9 @@ from nodeagent.model.placement import (
     Action,
     ActionResult,
     MigrateMemory,
-    MoveToCpuset,
     Outcome,
-    SetAffinity,
     SetValue,
+    places,
 )
 from nodeagent.pin.client import ActorClient
 
@@ -154,7 +153,7 @@ class _Run:
                 break
             if result.outcome in _BAD:
                 await self._look_frozen()
-                if self.acted.stopped or (group.whole and _places(action)):
+                if self.acted.stopped or (group.whole and places(action)):
                     break
         if group.whole and self._broken(group, start):
             await self._put_back(group, start)
@@ -162,8 +161,8 @@ class _Run:
     def _broken(self, group: Group, start: int) -> bool:
         """Whether a unit is not where it should be, in part."""
         results = self.acted.results[start:]
-        placing = [(a, r) for a, r in results if _places(a)]
-        wanted = sum(_places(a) for a in group.actions)
+        placing = [(a, r) for a, r in results if places(a)]
+        wanted = sum(places(a) for a in group.actions)
         return len(placing) < wanted or any(r.outcome in _BAD for _, r in placing)
 
     async def _one(self, action: Action, told: _Told) -> ActionResult:
@@ -300,11 +299,6 @@ class _Run:
 
 _BAD = frozenset({Outcome.REFUSED, Outcome.REVERTED, Outcome.FAILED})
 _PUT_BACK = frozenset({Outcome.DONE, Outcome.GONE})
-
-
-def _places(action: Action) -> bool:
-    """Whether it is what puts a process on its CPUs: then its unit stands or falls with it."""
-    return isinstance(action, SetAffinity | MoveToCpuset)
 
 
 def _words(error: NodeagentError) -> str:

@@ -367,6 +367,13 @@ CONSENT_OF_KNOB: dict[Knob, Consent] = {
 """Class of consent of each knob (docs/adr/0003)."""
 
 
+def places(action: Action) -> bool:
+    """Whether it is what puts processes on their CPUs: with it a workload stands or falls."""
+    if isinstance(action, SetValue):
+        return action.knob in HOLDING
+    return not isinstance(action, MigrateMemory)
+
+
 def consent_of(action: Action) -> Consent:
     """The class of consent that an action needs."""
     match action:

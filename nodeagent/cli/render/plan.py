@@ -134,6 +134,9 @@ def _row(out: Console, planned: Planned, row: Row, *, unfold: bool) -> None:
     by_pid: dict[int | None, list[Change]] = {}
     for change in (c for c in row.changes if not isinstance(c.action, MigrateMemory)):
         by_pid.setdefault(change.pid, []).append(change)
+    for change in by_pid.pop(None, []):
+        # A unit or a container is set once for all that is in it.
+        _change(out, planned, change, unfold=unfold)
     changing = [p for p in row.processes if p.pid in by_pid]
     limit = len(row.processes) if unfold else MAX_PROCESSES
     for process in changing[:limit]:
@@ -169,12 +172,13 @@ def _change(out: Console, planned: Planned, change: Change, *, unfold: bool) -> 
     after = change.after if unfold else brief(change.after)
     say(
         out,
-        f"{visible(change.what)}: CPU {before} -> {after}, {change.how}",
+        f"{visible(change.what)}: {change.unit}{before} -> {after}",
+        f", {change.how}" if change.how else "",
         _class(planned.standing, change.consent),
         indent=INSIDE,
         hang=2,
     )
-    print_undoes(out, change, "CPU ")
+    print_undoes(out, change, change.unit)
 
 
 def _class(standing: Standing, consent: Consent) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nodeagent.cli.planned import Planned
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Placed, ProcessState, subject_of
+from nodeagent.model.placement import Placed, ProcessState, places, subject_of
 from nodeagent.place.changes import Change, by_workload
 from nodeagent.place.match import matching
 from nodeagent.place.roles import outside
@@ -83,7 +83,7 @@ class Fold:
 
 def rows(planned: Planned) -> tuple[Row, ...]:
     """In the file's order; a process is the first one's that it fits, as in place/diff.py."""
-    changes = by_workload([c for c in planned.changes if c.pid is not None])
+    changes = by_workload([c for c in planned.changes if c.pid is not None or places(c.action)])
     seen: set[int] = set()
     found = []
     for placed in planned.placement.placed:
