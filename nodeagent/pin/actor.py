@@ -31,7 +31,7 @@ from nodeagent.pin.audit import Audit, Record
 from nodeagent.pin.knobs import doors
 from nodeagent.pin.migrate import ACT as MIGRATE
 from nodeagent.pin.migrate import Migrations, Step
-from nodeagent.pin.pins import Pins
+from nodeagent.pin.pins import Pins, first_of_each
 from nodeagent.pin.proc import (
     boot_id,
 )
@@ -324,12 +324,15 @@ class Actor:
         )
 
     def _sweep(self) -> list[str]:
-        """Closes entries whose process has ended, or that are of another boot."""
+        """Closes entries whose process (or, of a role, whose threads) ended, or of another boot."""
         said: list[str] = []
+        firsts = first_of_each(self._journal.entries)
         for entry in self._journal.entries:
             stale: tuple[str, str] | None = None
             try:
                 stale = self._stale(entry) if entry.state != "open" else None
+                if stale is None and entry.state == "done" and entry.open.tids:
+                    stale = self._pins.spent(entry, firsts)
                 if stale is None:
                     continue
                 self._journal.closed(entry.id, *stale)

@@ -7,6 +7,7 @@ FAILED: the host is neither as planned nor as before.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 
 from nodeagent.errors import ActError, NodeagentError, RightsError
 from nodeagent.model.cpuset import CpuSet
@@ -26,6 +27,9 @@ from nodeagent.pin.putback import PutBack, check_whole
 from nodeagent.pin.records import Entry, Former, Open
 from nodeagent.pin.step import step
 from nodeagent.pin.undo import Journal
+
+SetOf = tuple[int, int, CpuSet]
+"""(pid, start time, CPUs): what an entry put threads of which process on."""
 
 Performed = tuple[ActionResult, str]
 """The result, and the masks before ("" when they were not read)."""
@@ -285,6 +289,18 @@ class Pins:
             return "reused", f"{o.comm} ({o.pid}) has ended; {stat.comm} has its number now"
         return None
 
+    def spent(self, entry: Entry, firsts: Mapping[SetOf, int]) -> tuple[str, str] | None:
+        """The same for a role's entry whose threads have all ended, as a pool's do all day. An
+        older one of the same set must stand, for what was born of them is its undo's to widen."""
+        o = entry.open
+        if not o.tids or firsts.get(_set_of(entry), entry.id) >= entry.id:
+            return None
+        for tid, start in entry.former:
+            stat = stat_of(o.pid, tid)
+            if stat is not None and stat.start_time == start:
+                return None
+        return "gone", f"the threads of {o.comm} ({o.pid}) that were pinned have ended"
+
     def _revert(self, entry: Entry) -> list[str]:
         """Undo of an action that did not finish; what could not be put back."""
         try:
@@ -306,6 +322,21 @@ class Pins:
         only = frozenset(o.tids or ((o.tid,) if o.tid else ()))
         now = [t for t in threads_of(o.pid) if not only or t.tid in only]
         return bool(now) and all(t.mask <= entry.cpus for t in now)
+
+
+def _set_of(entry: Entry) -> SetOf:
+    return entry.open.pid, entry.open.start_time, entry.cpus
+
+
+def first_of_each(entries: Iterable[Entry]) -> dict[SetOf, int]:
+    """The oldest entry of each set whose undo widens what was born under it (putback.py)."""
+    found: dict[SetOf, int] = {}
+    for entry in entries:
+        o = entry.open
+        pinned = o.act == "set_affinity" and entry.state == "done"
+        if pinned and not any(mask == entry.cpus for mask in entry.kept.values()):
+            found.setdefault(_set_of(entry), entry.id)
+    return found
 
 
 def _whose(action: SetAffinity, comm: str) -> str:

@@ -4,7 +4,7 @@
 
 It writes the title over its command line as setproctitle does, names its main thread so too, and
 each thread as told ("" keeps its creator's name, as an OpenMP pool does). On its input: `thread
-NAME` makes one more, `name TID NAME` renames one, `bind TID CPU` binds one.
+NAME` makes one more, `name TID NAME` renames one, `bind TID CPU` binds one, `end TID` ends one.
 """
 
 import ctypes
@@ -16,6 +16,8 @@ from pathlib import Path
 
 PR_SET_NAME = 15
 libc = ctypes.CDLL(None, use_errno=True)
+over: dict[int, threading.Event] = {}
+"""Set, it ends that thread."""
 
 
 def name_thread(name: str) -> None:
@@ -37,10 +39,11 @@ def wait(name: str, born: list[int], ready: threading.Event) -> None:
     """A thread's life."""
     if name:
         name_thread(name)
-    born.append(threading.get_native_id())
+    tid = threading.get_native_id()
+    born.append(tid)
+    over[tid] = threading.Event()
     ready.set()
-    while True:
-        time.sleep(60)
+    over[tid].wait()
 
 
 def make(name: str) -> int:
@@ -68,6 +71,11 @@ def main() -> None:
         elif verb == "bind":
             tid, _, cpu = rest.partition(" ")
             os.sched_setaffinity(int(tid), {int(cpu)})
+            print("ok", flush=True)
+        elif verb == "end":
+            over[int(rest)].set()
+            while Path(f"/proc/self/task/{rest}").exists():
+                time.sleep(0.001)
             print("ok", flush=True)
 
 

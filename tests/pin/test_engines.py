@@ -203,6 +203,39 @@ def test_helpers_apart_from_the_rest_and_all_back_again(
         assert after == before, "and what the program had bound is bound as it was"
 
 
+def test_a_pool_that_comes_and_goes_fills_no_journal(
+    tmp_path: Path, open_actor: Opener, stand_in: Make, look: Look, two_cpus: Two
+) -> None:
+    everywhere, one = two_cpus
+    plan = placement(workload('engine = "vllm"'), everywhere, one)
+    core = stand_in("VLLM::EngineCore", *VLLM)
+    before = {p.pid: masks(p) for p in look()}
+    with open_actor(tmp_path) as actor:
+        for act in actions(plan, look()):
+            assert actor.perform(act, ME).outcome is Outcome.DONE
+        first = [e.id for e in actor.entries]
+        for _ in range(3):
+            # A helper of the rest's creator: born beside its role, moved, and gone.
+            tid = int(core.ask("thread pt_nccl_heartbt"))
+            (act,) = actions(plan, look())
+            assert isinstance(act, SetAffinity) and act.tids == (tid,)
+            assert actor.perform(act, ME).outcome is Outcome.DONE
+            heir = int(core.ask("thread pt_nccl_heartbt"))
+            (act,) = actions(plan, look())
+            assert actor.perform(act, ME).outcome is Outcome.DONE
+            core.ask(f"end {tid}")
+        assert len(list(actor.entries)) == len(first) + 6
+        said = actor.recover()
+        assert len([text for text in said if "threads of VLLM::EngineCor" in text]) == 3
+        left = [e.id for e in actor.entries]
+        assert len(left) == len(first) + 3 and set(first) <= set(left)
+        for undone in actor.undo(None, ME):
+            assert undone.result.outcome is Outcome.DONE, undone
+        after = {p.pid: masks(p) for p in look()}
+        assert set(after[core.pid].values()) == {str(everywhere)} and heir in after[core.pid]
+        assert before[core.pid].items() <= after[core.pid].items()
+
+
 @pytest.mark.parametrize(
     ("title", "engine", "threads", "role"),
     [
