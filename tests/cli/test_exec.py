@@ -194,8 +194,14 @@ def test_huge_pages_that_are_not_free_are_refused_with_figures() -> None:
 def test_numas_own_library_reads_the_same(run: Run, bin_dir: Path) -> None:
     """`numa` as a second opinion: what it calls bound is what exec was told."""
     pytest.importorskip("numa", reason="the optional package numa is not installed (extra 'numa')")
-    script = "from numa import memory; print(sorted(memory.get_membind_nodes()))"
-    done = run("exec", "--mems", "0", "--", str(bin_dir / "python"), "-c", script)
+    script = "import numa; print(sorted(numa.get_membind()), numa.get_preferred())"
+    python = str(bin_dir / "python")
+    done = run("exec", "--mems", "0", "--", python, "-c", script)
     if refused_here(done):
         pytest.skip("set_mempolicy is not allowed here")
-    assert done.returncode == 0 and done.stdout.strip() == "[0]", done.stderr
+    assert done.returncode == 0 and done.stdout.startswith("[0]"), done.stderr
+    turns = run(
+        *("exec", "--mems", "0", "--policy", "interleave", "--", python, "-c"),
+        "import numa; print(sorted(numa.get_interleave_mask()))",
+    )
+    assert turns.stdout.strip() == "[0]", turns.stderr
