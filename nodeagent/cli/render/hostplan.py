@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 _WHAT = {
     Knob.IRQ_AFFINITY: "interrupts",
-    Knob.IRQ_DEFAULT: "interrupts",
+    Knob.IRQ_DEFAULT: "interrupts set up later",
     Knob.XPS: "transmit queues (XPS)",
     Knob.RPS: "receive queues (RPS)",
     Knob.IRQBALANCE: "irqbalance",
-    Knob.WORKQUEUE: "kernel workers",
+    Knob.WORKQUEUE: "unbound kernel workers",
     Knob.WAKE_LATENCY: "exit latency from idle (PM QoS)",
-    Knob.NUMA_BALANCING: "NUMA balancing",
+    Knob.NUMA_BALANCING: "automatic NUMA balancing",
 }
 UNFOLDED = 12
 """Paragraphs about the host; where there would be more, they are folded by kind."""
+_OF_A_DEVICE = (Knob.IRQ_AFFINITY, Knob.XPS, Knob.RPS)
 _MARK = {"move": ("~", "yellow"), "keep": ("=", "green"), "leave": ("-", "cyan")}
 
 
@@ -82,7 +83,7 @@ def print_host(out: Console, planned: Planned, *, unfold: bool = False) -> None:
         known = planned.standing.allow
         missing = known is not None and first.consent not in known
         kind = f"  [{first.consent}{': not allowed, so not done' if missing else ''}]"
-        lone = first.knob in (Knob.IRQBALANCE, Knob.WAKE_LATENCY)
+        lone = first.knob not in _OF_A_DEVICE
         devices = [] if lone else list(dict.fromkeys(r.device for r in rows if r.device))
         out.print()
         say(
@@ -120,7 +121,7 @@ def _groups(rows: Sequence[HostRow], *, unfold: bool) -> list[list[HostRow]]:
             key: tuple[object, ...] = (row.knob, row.action)
             if fine:
                 what = "" if row.knob is Knob.IRQBALANCE else row.reason
-                lone = row.knob in (Knob.IRQBALANCE, Knob.WAKE_LATENCY)
+                lone = row.knob not in _OF_A_DEVICE
                 key += ("" if lone else row.device, what, row.subject if unfold else "")
             groups.setdefault(key, []).append(row)
         if unfold or len(groups) <= UNFOLDED:
@@ -135,7 +136,7 @@ def _change(knob: Knob, rows: list[HostRow]) -> str:
             return f"told to leave IRQ {brief(_numbers(subjects))} alone"
         case Knob.WAKE_LATENCY:
             before = ", ".join(sorted({r.before or "not known" for r in rows}))
-            return f"CPU {_numbers(subjects)}: {before} -> {rows[0].value} us"
+            return f"CPU {_numbers(subjects)}: {before} -> {rows[0].value} (us)"
         case Knob.NUMA_BALANCING:
             return f"{rows[0].before} -> {rows[0].value}"
         case Knob.IRQ_AFFINITY:
