@@ -30,7 +30,7 @@ from nodeagent.model.placement import (
 )
 from nodeagent.model.topology import Topology
 from nodeagent.place.changes import UNKNOWN_STANDING, Change, Standing, changes
-from nodeagent.place.diff import THREADS_ONLY, actions
+from nodeagent.place.diff import THREADS_ONLY, actions, holds, told
 from nodeagent.place.host import host_actions, host_plan
 from nodeagent.place.moves import Move
 from nodeagent.place.roles import role_notes
@@ -40,6 +40,7 @@ ACTORS_STATE = "/var/lib/nodeagent-actor"
 """Under systemd the actor has a folder of its own (docs/adr/0006)."""
 HOLDING = frozenset({Consent.THREADS, Consent.CGROUP})
 """The classes that place a process."""
+HOST_TOO = frozenset({Consent.HOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,14 @@ def planned(
     allow = actor.standing.allow
     classes = holding(by, allow)
     placement = replace(placement, notes=placement.notes + role_notes(placement, classes))
-    pins = actions(placement, processes, classes)
+    facts = here.facts
+    if facts is not None and invocation.host is None:
+        called = configuration(invocation.config).config.pin.runtimes
+        facts = replace(facts, runtimes=frozenset(called))
+    # Turning a controller on for a unit is of class host, which holds nothing by itself.
+    acting = classes | (HOST_TOO & (allow or frozenset()))
+    placement = told(placement, holds(placement, processes, acting, facts))
+    pins = actions(placement, processes, acting, facts)
     # A process is out of the way before what it leaves is taken by interrupts.
     looked = memory and invocation.host is None
     moving = moves(placement, processes, topology) if looked else ()

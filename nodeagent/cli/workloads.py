@@ -12,6 +12,7 @@ from nodeagent.model.configfile import DEFAULT_PATH, MAX_BYTES, Loaded, parse
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Placement, ProcessState, Unit, Workload
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.place.holders import Facts
 from nodeagent.place.workloads import parse_file
 
 USUAL_FILE = "/etc/nodeagent/workloads.toml"
@@ -104,6 +105,8 @@ class Here:
     workloads: tuple[Workload, ...]
     placement: Placement
     processes: tuple[ProcessState, ...]
+    facts: Facts | None
+    """What it offers to hold processes with; None: a recording that does not tell."""
 
 
 def plan_here(want: Wanted, host: str | None) -> Here:
@@ -112,6 +115,7 @@ def plan_here(want: Wanted, host: str | None) -> Here:
     Raises NodeagentError when no CPU of that machine is known.
     """
     from nodeagent.cli.host import open_root, read_root
+    from nodeagent.discover.holding import facts as holding_facts
     from nodeagent.discover.procs import PATIENCE_S, Processes
     from nodeagent.place.facts import facts_of
     from nodeagent.place.held import observed
@@ -128,6 +132,7 @@ def plan_here(want: Wanted, host: str | None) -> Here:
             processes = reader.scan()
         finally:
             reader.close()
+        facts = holding_facts(root)
     need_titles(want.workloads, reader.title_reason)
     topology = snapshot.topology
     if not topology.online:
@@ -141,7 +146,13 @@ def plan_here(want: Wanted, host: str | None) -> Here:
     if asked and reader.container_reason:
         notes += (f"{', '.join(asked)} by container: {reader.container_reason}",)
     placement = dataclasses.replace(placement, notes=placement.notes + notes)
-    return Here(snapshot=snapshot, workloads=workloads, placement=placement, processes=processes)
+    return Here(
+        snapshot=snapshot,
+        workloads=workloads,
+        placement=placement,
+        processes=processes,
+        facts=facts,
+    )
 
 
 def need_titles(workloads: tuple[Workload, ...], reason: str) -> None:

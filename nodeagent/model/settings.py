@@ -54,7 +54,7 @@ class IsolatedProbe(enum.StrEnum):
 
 
 class Isolation(enum.StrEnum):
-    """Who takes CPUs out of the load balancer's hands: one owner a node (docs/adr/0018)."""
+    """Who takes CPUs out of the load balancer's hands: one owner a node (docs/adr/0021)."""
 
     BOOT = "boot"
     PARTITION = "partition"

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
+    HOLDING,
     Action,
     Consent,
+    Knob,
     MigrateMemory,
     MoveToCpuset,
     Placement,
@@ -21,6 +23,7 @@ from nodeagent.model.placement import (
     consent_of,
 )
 from nodeagent.model.words import many
+from nodeagent.place.match import matching
 from nodeagent.place.roles import outside, seats
 
 
@@ -63,7 +66,10 @@ def changes(
     for action in actions:
         if isinstance(action, SetValue):
             former = newest.get((action.knob, action.subject))
-            found.append(_value(action, former))
+            if action.knob in HOLDING:
+                found.append(_hold(action, placement, processes, former))
+            else:
+                found.append(_value(action, former))
         elif isinstance(action, MigrateMemory):
             found.append(_memory(action, by_pid.get(action.target.pid)))
         else:
@@ -91,6 +97,47 @@ def _value(action: SetValue, entry: JournalEntry | None) -> Change:
         replaced=entry,
         foreign=entry is not None and entry.value != action.before,
     )
+
+
+def _hold(
+    action: SetValue,
+    placement: Placement,
+    processes: Sequence[ProcessState],
+    entry: JournalEntry | None,
+) -> Change:
+    """A unit's or a container's, for all of its workload's processes."""
+    placed = placement.of(action.workload)
+    mine = matching(placed.match, processes) if placed is not None else ()
+    stray = [p for p in mine if placed is not None and outside(placed, p)]
+    before = CpuSet()
+    for process in stray:
+        for thread in process.threads:
+            before |= thread.cpus
+    threads = sum(len(p.threads) for p in stray)
+    by = "AllowedCPUs= of its unit"
+    if action.knob is Knob.CONTAINER_CPUS:
+        by = f"{action.subject.partition(':')[0]} update of its container"
+    some = f" of {many(len(stray), 'process')}" if len(stray) > 1 else ""
+    return Change(
+        action=action,
+        workload=action.workload,
+        what=_named(action, stray),
+        before=str(before) or "unknown",
+        after=action.value,
+        how=f"{many(threads, 'thread')}{some} by {by}",
+        unit="CPU ",
+        consent=consent_of(action),
+        replaced=entry,
+        foreign=entry is not None and not before <= CpuSet.parse(entry.value),
+        pid=stray[0].pid if stray else None,
+    )
+
+
+def _named(action: SetValue, stray: Sequence[ProcessState]) -> str:
+    if action.knob is Knob.CONTAINER_CPUS and stray and stray[0].container is not None:
+        box = stray[0].container
+        return f"container {box.name or box.id[:12]}"
+    return action.subject
 
 
 def _memory(action: MigrateMemory, process: ProcessState | None) -> Change:

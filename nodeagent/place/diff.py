@@ -7,8 +7,9 @@ be undone from the journal (pin/undo.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
@@ -79,9 +80,26 @@ def holds(
         mine.setdefault(placed.workload, set()).add(process.pid)
     every = Hosts(everyone if everyone is not None else processes)
     return {
-        process.pid: holder(process, mine[placed.workload], every, consents, facts)
+        process.pid: replace(
+            holder(process, mine[placed.workload], every, consents, facts),
+            workload=placed.workload,
+        )
         for placed, process in owned
     }
+
+
+def told(placement: Placement, chosen: Mapping[int, Hold]) -> Placement:
+    """The same with the holders' sentences among the reasons. `chosen`: by pid, from `holds`."""
+    said: dict[str, list[str]] = {}
+    for hold in chosen.values():
+        if hold.worth_telling and hold.reason not in said.setdefault(hold.workload, []):
+            said[hold.workload].append(hold.reason)
+    return replace(
+        placement,
+        placed=tuple(
+            replace(p, reasons=(*p.reasons, *said.get(p.workload, ()))) for p in placement.placed
+        ),
+    )
 
 
 def _owned(

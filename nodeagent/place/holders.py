@@ -4,7 +4,7 @@ thread's own mask. Pure; every choice comes with its sentence.
 The best holder is the one that owns the process's cgroup already: it keeps the value over a reload
 and for children. A cgroup holds all that is in it, so it is chosen only where all of that belongs
 to one workload; else each thread is pinned. What a kubelet or Slurm owns is left alone.
-Source: docs/adr/0018.
+Source: docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ class Hold:
     holder: Holder
     reason: str
     subject: str = ""
+    workload: str = ""
+
+    @property
+    def worth_telling(self) -> bool:
+        """Whether the sentence says more than the class of the act."""
+        return self.reason != OURS and not self.reason.endswith(NO_CGROUP)
 
 
 class Hosts:
@@ -79,6 +85,7 @@ def _folder(path: str) -> str:
 
 
 _SLURM = re.compile(r"(?:^|/)(?:slurm|slurmstepd)[^/]*|/job_\d+(?:/|$)", re.IGNORECASE)
+NO_CGROUP = "[pin] allow does not name cgroup"
 OURS = "held by a cpuset of its own below /nodeagent"
 _SESSION = re.compile(r"session-[^/]*\.scope|user@\d+\.service|init\.scope")
 
@@ -98,7 +105,7 @@ def holder(
     if owner is not None:
         return owner
     if Consent.CGROUP not in consents:
-        return _threads(consents, "[pin] allow does not name cgroup")
+        return _threads(consents, NO_CGROUP)
     if facts is None:
         return Hold(holder=Holder.CPUSET, reason=OURS)
     if process.container is not None:
