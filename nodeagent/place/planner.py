@@ -63,7 +63,7 @@ def plan(
     owned, contested = claims(workloads, processes)
     idle = [n for n, found in owned.items() if not found] if processes else []
     if idle:
-        notes += (f"no process now matches: {', '.join(idle)}",)
+        notes += (f"no process matches: {', '.join(idle)}",)
     notes += tuple(
         f"CPU {p.cpus} belongs to partition {p.cgroup} ({p.file}) and is given to nobody outside it"
         for p in facts.cgroups.foreign

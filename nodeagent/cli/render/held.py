@@ -150,6 +150,8 @@ def print_status(out: Console, report: Report, *, unfold: bool = False) -> None:
         name = standing.held.workload
         pid = f" ({standing.held.pid})" if standing.held.pid is not None else ""
         say(out, (f"{name}{pid}", "bold"), f": {visible(text)}", hang=4)
+    if planned.placement.refused and not told:
+        out.print()
     for each in planned.placement.refused:
         say(out, (each.workload, "bold"), f": refused, {each.reason}", hang=4)
     _others(out, report)

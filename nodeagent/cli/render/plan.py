@@ -46,19 +46,25 @@ def print_plan(out: Console, planned: Planned, *, unfold: bool = False) -> None:
     """The whole diff; `unfold`: every workload, process and value by itself."""
     _head(out, planned)
     found = rows(planned)
-    for fold in folds(found, unfold=unfold):
+    each = unfold or len(found) <= UNFOLDED
+    if not each:
         out.print()
-        if len(fold.rows) == 1 and (unfold or len(found) <= UNFOLDED):
+    for fold in folds(found, unfold=unfold):
+        if each:
+            out.print()
             _row(out, planned, fold.rows[0], unfold=unfold)
         else:
             _fold(out, planned, fold)
+    if not each:
+        say(out, ("--all shows each workload and process by itself", "dim"), indent=2)
     print_host(out, planned, unfold=unfold)
     _refused(out, planned.placement.refused, unfold=unfold)
     if planned.recording is not None and not planned.processes:
         out.print()
         say(out, "note: the recording holds no processes: where they are is not known", hang=6)
-    for text in planned.placement.notes:
+    if planned.placement.notes:
         out.print()
+    for text in planned.placement.notes:
         say(out, f"note: {text}", hang=6)
     _consent(out, planned)
 
@@ -188,49 +194,51 @@ def _class(standing: Standing, consent: Consent) -> tuple[str, str]:
 
 
 def _fold(out: Console, planned: Planned, fold: Fold) -> None:
-    names = [r.placed.workload for r in fold.rows]
+    """One line where to, and one why: of many workloads a person wants the picture first."""
+    found = [r.placed.workload for r in fold.rows]
+    to = short(fold.planned)
+    told, style = "", ""
+    if fold.mark == "?":
+        where = f"to CPU {to}"
+    elif fold.mark == "=":
+        where = f"{many(len(fold.processes), 'process')} on CPU {to}"
+    else:
+        changed = [c for r in fold.rows for c in r.changes]
+        moving = {c.pid for c in changed if c.pid is not None}
+        mine = [p for p in fold.processes if p.pid in moving]
+        threads = many(sum(len(p.threads) for p in mine), "thread")
+        where = f"{many(len(mine), 'process')}, {threads}: CPU {short(fold.now)} -> {to}"
+        told, style = _classes(planned.standing, changed)
     say(
         out,
         (f"  {fold.mark} ", MARK_STYLE[fold.mark]),
-        (f"{len(names)} x " if len(names) > 1 else "", "bold"),
-        (flow.names(names), "bold"),
-        f"  {_title(fold)}",
+        (f"{len(found)} x " if len(found) > 1 else "", "bold"),
+        (flow.names(found), "bold"),
+        f"  {_title(fold)}: {where}",
+        (told, style),
         hang=INSIDE,
     )
-    processes = fold.processes
-    threads = sum(len(p.threads) for p in processes)
-    to = short(fold.planned)
-    if fold.mark == "?":
-        told = "no process now" if planned.recording is None else "no such process in the recording"
-        say(out, f"{told}; to CPU {to}", indent=INSIDE, hang=2)
-    elif fold.mark == "=":
-        what = f"{many(len(processes), 'process')}, {many(threads, 'thread')}"
-        say(out, f"{what} on CPU {to}", indent=INSIDE, hang=2)
-    else:
-        changing = {c.pid for r in fold.rows for c in r.changes if c.pid is not None}
-        mine = [p for p in processes if p.pid in changing]
-        changed = [c for r in fold.rows for c in r.changes]
-        classes = needed([c.action for c in changed])
-        allow = planned.standing.allow
-        not_allowed = [c for c in classes if allow is not None and c not in allow]
-        style = "yellow" if not_allowed else "dim"
-        told = ", ".join(f"{c}: not allowed" if c in not_allowed else c for c in classes)
-        say(
-            out,
-            f"{many(len(mine), 'process')}, "
-            f"{many(sum(len(p.threads) for p in mine), 'thread')}: CPU {short(fold.now)} -> {to}",
-            (f"  [{told}]", style),
-            indent=INSIDE,
-            hang=2,
-        )
-        ours = len({c.replaced.id for c in changed if c.replaced is not None})
-        foreign = sum(c.foreign for c in changed)
-        undoes = [f"{many(ours, 'earlier act')} of ours"] if ours else []
-        undoes += [f"{many(foreign, 'change')} by somebody else"] if foreign else []
-        if undoes:
-            say(out, (f"undoes {' and '.join(undoes)}", "dim"), indent=INSIDE, hang=2)
-    for reason in fold.reasons:
-        say(out, (f"because {reason}", "dim"), indent=INSIDE, hang=2)
+    undone = _undone([c for r in fold.rows for c in r.changes])
+    if undone:
+        say(out, (f"undoes {undone}", "dim"), indent=INSIDE, hang=2)
+    if fold.reasons:
+        say(out, (f"because {fold.reasons[0]}", "dim"), indent=INSIDE, hang=2)
+
+
+def _classes(standing: Standing, changed: Sequence[Change]) -> tuple[str, str]:
+    """The classes of consent of several changes."""
+    classes = needed([c.action for c in changed])
+    missing = [c for c in classes if standing.allow is not None and c not in standing.allow]
+    words = ", ".join(f"{c}: not allowed" if c in missing else c for c in classes)
+    return f"  [{words}]", "yellow" if missing else "dim"
+
+
+def _undone(changed: Sequence[Change]) -> str:
+    ours = len({c.replaced.id for c in changed if c.replaced is not None})
+    foreign = sum(c.foreign for c in changed)
+    found = [f"{many(ours, 'earlier act')} of ours"] if ours else []
+    found += [f"{many(foreign, 'change')} by somebody else"] if foreign else []
+    return " and ".join(found)
 
 
 def _refused(out: Console, refused: Sequence[Refused], *, unfold: bool) -> None:
