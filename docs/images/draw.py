@@ -1,8 +1,9 @@
 """Draws the pictures of README.md from real runs: nothing in them is typed in.
 
 screen.svg: the live screen of the main job on the machine where this is run, at its last moment.
-Only the host name is replaced. topology.svg: a made-up machine of tests/hosts, with findings
-on two devices. Called by script/pictures.
+Only the host name is replaced. topology.svg and plan.svg: a made-up machine of tests/hosts, with
+findings on two devices, and the workloads of examples/units.toml planned for it. Called by
+script/pictures; with the word `plan`, only that one is drawn.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ import sys
 
 from rich.console import Console
 
+from nodeagent.cli.main import Invocation
+from nodeagent.cli.planned import planned
+from nodeagent.cli.render.flow import say
+from nodeagent.cli.render.plan import plan_sentence, print_plan
 from nodeagent.cli.standalone.job import Job
 from nodeagent.cli.standalone.screen import render
 from nodeagent.cli.standalone.view import View
@@ -26,6 +31,7 @@ from nodeagent.errors import NodeagentError
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
+MACHINE = PROJECT / "tests" / "hosts" / "hgx-10nic.capture"
 COLUMNS = 112
 CELL = 12.2
 """Width of a column in rich's SVG."""
@@ -116,13 +122,31 @@ def screen() -> str:
     return re.sub(r"[ \t]+\n", "\n", word_by_word(svg))
 
 
+def plan() -> str:
+    """`place plan` for a recorded machine as SVG."""
+    invocation = Invocation(host=str(MACHINE), output="table", socket=None)
+    made = planned(invocation, str(PROJECT / "examples" / "units.toml"), None)
+    short = dataclasses.replace(
+        made, file="examples/units.toml", recording=MACHINE.relative_to(PROJECT).as_posix()
+    )
+    console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    print_plan(console, short)
+    console.print()
+    say(console, plan_sentence(short))
+    title = "nodeagentctl place plan"
+    svg = console.export_svg(title=title, code_format=FORMAT, unique_id="plan")
+    return re.sub(r"[ \t]+\n", "\n", word_by_word(svg))
+
+
 def main() -> None:
-    """Both pictures, or a sentence why not."""
+    """The pictures, or a sentence why not."""
+    (HERE / "plan.svg").write_text(plan(), encoding="utf-8")
+    if sys.argv[1:] == ["plan"]:
+        return
     (HERE / "screen.svg").write_text(screen(), encoding="utf-8")
     tool = pathlib.Path(sys.executable).with_name("nodeagentctl")
-    tree = PROJECT / "tests" / "hosts" / "hgx-10nic.capture"
     picture = HERE / "topology.svg"
-    subprocess.run([tool, "--host", tree, "topology", "show", "--svg", picture], check=True)
+    subprocess.run([tool, "--host", MACHINE, "topology", "show", "--svg", picture], check=True)
 
 
 if __name__ == "__main__":
