@@ -73,6 +73,9 @@ def _placed(machine: Machine, w: Workload, wish: Near, limit: Limit, pool: CpuSe
     )
     if w.cpus > len(cpus):
         reasons.append(f"wants {w.cpus} PUs, the pool has {len(cpus)}")
+    if w.roles:
+        names = ", ".join(r.name for r in w.roles)
+        reasons.append(f"a pool has no roles: threads of {names} share it with the rest")
     if cpus & kept:
         reasons.append("this machine has no PU beside that of housekeeping")
     node, mems = _node_of(topology, cpus)

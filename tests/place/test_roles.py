@@ -29,7 +29,9 @@ from nodeagent.model.topology import Isolation, Topology
 from nodeagent.place.diff import MAX_TIDS, actions
 from nodeagent.place.held import held, observed
 from nodeagent.place.match import fits
+from nodeagent.place.planner import plan as plan_for
 from nodeagent.place.roles import inside, outside, rest_of, role_notes, seats
+from tests.place.machines import machine
 
 POLL = Role(name="poll", cpus=1, main=True)
 POOL = Role(name="pool", cpus=2, comm="omp*")
@@ -270,3 +272,10 @@ def test_no_thread_in_two_roles_and_all_are_seated_in_one_go(
     kept = {t.tid for t in one.threads} - {t.tid for t in outside(where, one)}
     before = {t.tid: t.cpus for t in one.threads}
     assert all(t.cpus == before[t.tid] for t in after.threads if t.tid in kept)
+
+
+def test_a_pool_says_that_it_has_no_roles() -> None:
+    work = Workload(name="index", kind="custom", match=Match(title="index"), cpus=1, roles=(POLL,))
+    (where,) = plan_for(machine(cores=2), [work]).placed
+    assert where.roles == () and where.sharing is Sharing.SHARED
+    assert "a pool has no roles: threads of poll share it with the rest" in where.reasons
