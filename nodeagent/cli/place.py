@@ -32,7 +32,8 @@ housekeeping_option = click.option(
 by_option = click.option(
     "--by",
     type=click.Choice(["threads", "cgroup"]),
-    help="Pin by affinity of each thread, or by a cpuset [default: what the actor allows].",
+    help="Pin by affinity of each thread, or by what holds its cgroup (unit, container, cpuset) "
+    "[default: what the actor allows].",
 )
 override_option = click.option(
     "--override-freeze", metavar="REASON", default="", help="Act although frozen; recorded."

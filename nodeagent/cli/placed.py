@@ -12,7 +12,7 @@ from nodeagent.cli.place import all_option, housekeeping_option, workloads_optio
 from nodeagent.errors import NodeagentError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.memory import known_local, local_share
-from nodeagent.model.placement import Held, Placed, ProcessState
+from nodeagent.model.placement import HOLDING, Held, Placed, ProcessState
 from nodeagent.model.words import many
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def _report(invocation: Invocation, found: Planned, exact: bool) -> Report:
     before = {e.pid: e.before for e in reversed(found.journal or ()) if e.cpus}
     rows = held(found.placement, found.processes, {p: b for p, b in before.items() if p in entries})
     by_pid = {p.pid: p for p in found.processes}
+    # Of a unit or a container it is one act for all that is in it.
+    by_group = {e.workload: e for e in found.journal or () if e.knob in HOLDING}
     daemon, notes = _daemon(invocation, rows)
     local, more = _memory(found, rows, daemon, exact)
     notes += more
@@ -89,7 +91,7 @@ def _report(invocation: Invocation, found: Planned, exact: bool) -> Report:
         mine = by_pid.get(row.pid) if row.pid is not None else None
         told = daemon.get(row.pid) if row.pid is not None else None
         placed = found.placement.of(row.workload)
-        entry = entries.get(row.pid) if row.pid is not None else None
+        entry = (entries.get(row.pid) or by_group.get(row.workload)) if row.pid else None
         standings.append(
             Standing(
                 held=row if told is None else told.row(row),
@@ -225,4 +227,5 @@ def _why(
         return said
     if entry is None:
         return f"{said}; nodeagent has not pinned it (nodeagentctl place apply)"
-    return f"{said}; act {entry.id} had put it on CPU {entry.cpus}, and somebody moved it since"
+    put = entry.value if entry.knob else entry.cpus
+    return f"{said}; act {entry.id} had put it on CPU {put}, and somebody moved it since"

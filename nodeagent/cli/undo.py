@@ -56,8 +56,8 @@ def release(
 def undo(invocation: Invocation, act: int | None, only_look: bool, override_freeze: str) -> int:
     """Undo every change that nodeagent made to this host, newest first, and read it back.
 
-    ID: only that act; place status and undo --plan show the numbers. What somebody else changed
-    later is left as it is, and said.
+    ID: only that act; undo --plan shows the numbers. What somebody else changed later is left as
+    it is, and said.
     """
     return _undo(invocation, None, act or 0, only_look, override_freeze, "undo")
 

@@ -6,11 +6,14 @@ the undo journal, for as long as those processes live.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from nodeagent.model.actions import JournalEntry
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
+    HOLDING,
     Placed,
     Placement,
     ProcessState,
@@ -36,14 +39,11 @@ def without_taken(
     owned, _ = claims(workloads, processes)
     mine = {t.pid for targets in owned.values() for t in targets}
     alive = {(p.pid, p.start_time): p for p in processes}
+    groups = [p.cgroup for p in processes if p.pid in mine]
     others = [
         e
         for e in journal
-        if e.cpus
-        and e.workload not in named
-        and e.pid not in mine
-        and (e.pid, e.start_time) in alive
-        and any(t.cpus <= e.cpus for t in alive[e.pid, e.start_time].threads)
+        if e.workload not in named and (_pins(e, mine, alive) or _holds(e, groups))
     ]
     why = {p.workload: found for p in placement.placed if (found := _taken(p, others)) is not None}
     if not why:
@@ -69,16 +69,39 @@ def without_taken(
     )
 
 
+def _pins(
+    entry: JournalEntry, mine: AbstractSet[int], alive: Mapping[tuple[int, int], ProcessState]
+) -> bool:
+    """Whether a process that is not ours is still where an act put it."""
+    process = alive.get((entry.pid, entry.start_time))
+    if not entry.cpus or process is None or entry.pid in mine:
+        return False
+    return any(t.cpus <= entry.cpus for t in process.threads)
+
+
+def _holds(entry: JournalEntry, groups: Sequence[str]) -> bool:
+    """Whether a unit or container that is not ours has CPUs of its own, whoever is in it now."""
+    if entry.knob not in HOLDING:
+        return False
+    name = entry.subject.partition(":")[2] or entry.subject
+    return not any(name in group for group in groups)
+
+
+def _cpus(entry: JournalEntry) -> CpuSet:
+    return CpuSet.parse(entry.value) if entry.knob else entry.cpus
+
+
 def _taken(placed: Placed, others: Sequence[JournalEntry]) -> Refused | None:
     if placed.sharing is not Sharing.EXCLUSIVE:
         return None
-    found = next((e for e in others if e.cpus & placed.cpus), None)
+    found = next((e for e in others if _cpus(e) & placed.cpus), None)
     if found is None:
         return None
-    both = found.cpus & placed.cpus
+    both = _cpus(found) & placed.cpus
+    who = found.subject if found.knob else f"process {found.pid}"
     return Refused(
         workload=placed.workload,
-        reason=f"CPU {both} of its {placed.cpus} is where process {found.pid} of workload "
+        reason=f"CPU {both} of its {placed.cpus} is where {who} of workload "
         f"{found.workload} is pinned (act {found.id}, by {found.by}), and this file does not name "
         f"that workload",
         would_fit_if=f"{found.workload} stood in the same file, or were released: "

@@ -140,3 +140,34 @@ def test_of_a_recorded_machine(site: Site) -> None:
     for args in (("undo",), ("undo", "--plan"), ("place", "release"), ("place", "apply", "--yes")):
         done = site.ctl("--host", str(machine), *args)
         assert done.returncode == 64 and "--host names another" in done.stderr, args
+
+
+def test_the_shell_is_offered_the_workloads(site: Site) -> None:
+    site.workloads("rank0", "rank1", "index0")
+    for words in ("place release ra", "place apply --only ra", "place plan --container ra"):
+        line = f"nodeagentctl --config {site.config} {words}"
+        done = subprocess.run(
+            [str(site.bin_dir / "nodeagentctl")],
+            capture_output=True,
+            text=True,
+            env={
+                **os.environ,
+                "_NODEAGENTCTL_COMPLETE": "bash_complete",
+                "COMP_WORDS": line,
+                "COMP_CWORD": str(len(line.split()) - 1),
+            },
+        )
+        assert done.stdout.split() == ["plain,rank0", "plain,rank1"], (words, done.stdout)
+        assert not done.stderr
+    # A file that is wrong offers nothing, and says nothing into the line that is being typed.
+    site.file.write_text("[[workload")
+    env = {
+        **os.environ,
+        "_NODEAGENTCTL_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"nodeagentctl --config {site.config} place release ",
+        "COMP_CWORD": "5",
+    }
+    done = subprocess.run(
+        [str(site.bin_dir / "nodeagentctl")], capture_output=True, text=True, env=env
+    )
+    assert done.stdout.strip() == "" and "Traceback" not in done.stderr

@@ -116,3 +116,18 @@ def test_a_pool_may_be_shared_and_a_unit_goes_whole() -> None:
     assert [p.workload for p in after.placed] == ["c"]
     assert [r.workload for r in after.refused] == ["a", "b"]
     assert "unit u is placed whole or not at all" in after.refused[0].reason
+
+
+def test_a_unit_that_another_file_narrowed_counts_too() -> None:
+    before = planned(*OURS)
+    taken = str(before.placed[0].cpus)
+    act = replace(entry(0, "theirs", ""), knob="unit-cpus", subject="their.service", value=taken)
+    after = without_taken(before, OURS, (), (act,))
+    assert [p.workload for p in after.placed] == ["more"]
+    assert "their.service of workload theirs" in after.refused[0].reason
+    # Not where a workload of this file is in that very unit: it was renamed.
+    mine = replace(process(33, "ours", taken), cgroup="/system.slice/their.service")
+    assert without_taken(before, OURS, (mine,), (act,)) == before
+    # Interrupts and the like take no CPU away.
+    other = replace(act, knob="irq-affinity", subject="86")
+    assert without_taken(before, OURS, (), (other,)) == before

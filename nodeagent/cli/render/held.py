@@ -14,7 +14,7 @@ from nodeagent.cli.render.words import short
 from nodeagent.errors import visible
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Held
+from nodeagent.model.placement import HOLDING, Held
 from nodeagent.model.words import many
 
 if TYPE_CHECKING:
@@ -256,7 +256,12 @@ def _others(out: Console, report: Report) -> None:
         for e in planned.journal or ()
         if e.knob or e.cpus
     }
-    rest = [e for e in newest.values() if e.knob or e.pid not in shown]
+    named = {s.held.workload for s in report.standings if s.held.pid is not None}
+    rest = [
+        e
+        for e in newest.values()
+        if (e.workload not in named if e.knob in HOLDING else e.knob or e.pid not in shown)
+    ]
     if rest:
         out.print()
     for e in rest[:UNFOLDED]:
