@@ -396,6 +396,28 @@ def test_units_by_cgroup(leaf: str, parent: str, unit: str) -> None:
     assert unit_of(leaf, parent) == unit
 
 
+@pytest.mark.parametrize("way", guarding.WAYS)
+def test_each_way_to_the_author_alone(
+    rights: None, victim: Callable[..., Victim], way: str
+) -> None:
+    description, fds = guarding.load({"isolated": "full", "ways": way})
+    reader = Notices.from_fds(description, [os.dup(fd) for fd in fds])
+    try:
+        if not reader.authors:
+            pytest.skip("; ".join(reader.refused))
+        assert reader.authors == way and not reader.refused
+        one = victim()
+        reader.watch({one.pid: CpuSet.of([CPU])})
+        by = stranger(-1, 1, ELSEWHERE, *one.tids)
+        changes = of(reader.take(), by)
+        assert {c.tid for c in changes} == set(one.tids)
+        # The first record of an author says all, the mask too.
+        assert changes[0].mask == CpuSet.of([ELSEWHERE]) and changes[0].comm == "stranger"
+    finally:
+        reader.close()
+        guarding.unload()
+
+
 CROWD = """
 import os, signal
 pids = []
