@@ -91,9 +91,9 @@ def test_podman() -> None:
 
 
 def test_a_users_own_podman() -> None:
-    store = "home/ada/.local/share/containers/storage/overlay-containers"
+    store = "srv/ada/.local/share/containers/storage/overlay-containers"
     cgroup = f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope"
-    passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nada:x:1000:1000::/home/ada:/bin/bash\n"
+    passwd = "root:x:0:0::/:/bin/sh\nbroken\nada:x:1000:1000::/srv/ada:/bin/sh\n"
     files: dict[str, Entry] = {
         "etc/passwd": passwd.encode(),
         f"{store}/containers.json": json.dumps(STORED).encode(),

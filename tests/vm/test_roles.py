@@ -21,10 +21,10 @@ def test_a_unit_is_pinned_by_role_and_put_back(
     machine: Callable[[str], Guest], measured: Callable[[str, str], None]
 ) -> None:
     guest = machine("two-nodes")
-    guest.check("mkdir -p /root/roles")
-    guest.put("/root/roles/roles.py", (HERE / "guest/roles.py").read_bytes())
-    guest.put("/root/roles/stand_in.py", (HERE.parent / "pin/stand_in.py").read_bytes())
-    told: dict[str, Any] = json.loads(guest.check("python3 /root/roles/roles.py", limit_s=600))
+    guest.check("mkdir -p /run/in")
+    guest.put("/run/in/roles.py", (HERE / "guest/roles.py").read_bytes())
+    guest.put("/run/in/stand_in.py", (HERE.parent / "pin/stand_in.py").read_bytes())
+    told: dict[str, Any] = json.loads(guest.check("python3 /run/in/roles.py", limit_s=600))
     placed = {p["workload"]: p for p in told["applied"]["placements"]}
     rank, index = placed["rank0"], placed["index0"]
     assert rank["sharing"] == index["sharing"] == "exclusive"
