@@ -63,6 +63,7 @@ _AT = {
     "status": "nodeagent.cli.placed:status",
     "release": "nodeagent.cli.undo:release",
     "prove": "nodeagent.cli.prove:prove",
+    "boot": "nodeagent.cli.boot:boot",
 }
 
 
