@@ -85,9 +85,11 @@ class Guest:
             try:
                 self._start(pathlib.Path(self._work.name))
                 break
-            except GuestError as error:
+            except GuestError:
+                # The whole console: an error carries its end only.
+                again = left and EMULATOR_FAULT in self.console()
                 self.stop()
-                if not left or EMULATOR_FAULT not in str(error):
+                if not again:
                     raise
             except BaseException:
                 self.stop()
