@@ -133,7 +133,9 @@ def service(case: Case) -> dict[str, object]:
 
 def person(case: Case) -> dict[str, object]:
     """Somebody who logged in moves it, and it is left there."""
-    unit("login-of-root", "taskset", "-acp", "6", str(case.pid), wait=True, PAMName="login")
+    # PAMName= counts with User= only.
+    unit("login-of-root", "taskset", "-acp", "6", str(case.pid), wait=True,
+         PAMName="login", User="root")  # fmt: skip
     said = case.wait("pin.manual")
     time.sleep(2.0)
     return {"said": said, "masks": masks(case.pid), "drifts": case.said("pin.drift")}
