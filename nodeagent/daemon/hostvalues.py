@@ -22,6 +22,7 @@ from nodeagent.daemon.state import (
     State,
     Wanted,
     failure_key,
+    holds,
 )
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.hostplan import HostPlan
@@ -155,7 +156,7 @@ def queue_up(
     wanted = [*_told_first(wanted, actions, state, now_ns, blocked, reasons), *wanted]
     _say_waiting(state, waiting, events, now_ns)
     mine = {failure_key(a) for a in actions}
-    kept = {k: f for k, f in state.failures.items() if k[0] != _NO_PROCESS or k in mine}
+    kept = {k: f for k, f in state.failures.items() if k[0] != _NO_PROCESS or k in mine or holds(k)}
     held = {c: why[0] for c, why in waiting.items()}
     return replace(state, values=values, host_waiting=held, failures=kept), tuple(wanted)
 

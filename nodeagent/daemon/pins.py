@@ -22,6 +22,7 @@ from nodeagent.daemon.state import (
     State,
     Wanted,
     failure_key,
+    holds,
 )
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
@@ -349,7 +350,12 @@ def queue_up(
     waiting: dict[str, str] = {}
     acting = seen.consents.auto or seen.consents.allow or THREADS_ONLY
     owned = [p for _, p in mine(state)]
-    for action in actions(state.placement, owned, acting, seen.facts, state.processes):
+    wanted = actions(state.placement, owned, acting, seen.facts, state.processes)
+    # What is wanted no more has failed for good.
+    mine_too = {failure_key(a) for a in wanted}
+    failures = {k: f for k, f in state.failures.items() if not holds(k) or k in mine_too}
+    state = replace(state, failures=failures)
+    for action in wanted:
         keys = _keys(state, action)
         pins = [state.guard.pins[key] for key in keys if key in state.guard.pins]
         if any(pin.at_ns >= state.read_ns for pin in pins):

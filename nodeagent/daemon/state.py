@@ -21,6 +21,7 @@ from nodeagent.model.freeze import FreezeWindow
 from nodeagent.model.memory import MemorySeen
 from nodeagent.model.notice import Change
 from nodeagent.model.placement import (
+    HOLDING,
     Action,
     ActionResult,
     Consent,
@@ -278,6 +279,11 @@ def due_ns(last_ns: int, interval_ns: int, asked: bool, took_ns: int = 0) -> int
     """
     early_ns = max(MIN_GAP_NS, EARLY_SHARE * took_ns)
     return last_ns + (min(early_ns, interval_ns) if asked else interval_ns)
+
+
+def holds(key: tuple[ProcessKey, str]) -> bool:
+    """Whether a failure's key is of a unit or container that holds a workload's processes."""
+    return key[1].partition(" ")[0] in HOLDING
 
 
 def failure_key(action: Action) -> tuple[ProcessKey, str]:

@@ -34,9 +34,10 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     state = _judge(state, seen, now_ns, events)
     state = pins.take_results(state, seen, events)
     state = _read(state, seen)
-    state = pins.adopt(state, seen, now_ns, events)
     state = hostvalues.adopt(state, seen, now_ns, events)
     state = _plan(state, seen, now_ns, events)
+    # After the plan: what a unit holds is told by its workload, whose processes that claims.
+    state = pins.adopt(state, seen, now_ns, events)
     state = pins.watch_over(state, seen, now_ns, events)
     state, undo = comparing.compare(state, seen, now_ns, events)
     state = hostvalues.replanned(state)
