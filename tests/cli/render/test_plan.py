@@ -319,3 +319,20 @@ def test_status_of_many_is_folded_and_fits(width: int) -> None:
     rows_ = body["held"]
     assert isinstance(rows_, list) and len(rows_) == 128
     assert [r["held"] for r in rows_].count(False) == 1
+
+
+def test_the_shape_that_others_hold_on_to() -> None:
+    w = (workload("w", cpus=2), workload("huge", cpus=999), workload("idle"))
+    body = json.loads(msgspec.json.encode(placement_json(planned(w, (process(50, "w", ALL_PUS),)))))
+    assert {"placements", "irqs", "refused", "actions"} <= body.keys()
+    row, idle = body["placements"]
+    keys = {"workload", "unit", "sharing", "pid", "threads", "cpus", "mems", "node", "gpu"}
+    assert keys | {"reasons"} <= row.keys() == idle.keys()
+    assert (row["pid"], idle["pid"], idle["threads"]) == (50, None, [])
+    assert {"tid", "comm", "role", "cpus"} <= row["threads"][0].keys()
+    assert row["threads"][0]["role"] == "main" and row["threads"][0]["cpus"] == "0-255"
+    (refused,) = body["refused"]
+    assert refused.keys() == {"workload", "reason", "would_fit_if"}
+    (action,) = body["actions"]
+    assert action["do"] == "set_affinity" and action["consent"] == "threads"
+    assert body["consent"] == {"needed": ["threads"], "allowed": ["threads"], "source": "the actor"}
