@@ -103,7 +103,7 @@ def planned(
         want = Wanted(path="", workloads=(), housekeeping=None)
     # A wrong file is told before anybody is asked.
     actor = ask_actor(invocation, must_answer=must_answer)
-    here = plan_here(want, invocation.host)
+    here = plan_here(want, invocation.host, actor.journal or ())
     topology, processes, placement = here.snapshot.topology, here.processes, here.placement
     if actor.journal:
         placement = without_taken(placement, here.workloads, processes, actor.journal)

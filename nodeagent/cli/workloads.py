@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.errors import ConfigError, NodeagentError, ParseError, UsageError
 from nodeagent.given import read_given
+from nodeagent.model.actions import JournalEntry
 from nodeagent.model.configfile import DEFAULT_PATH, MAX_BYTES, Loaded, parse
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Placement, ProcessState, Unit, Workload
+from nodeagent.model.placement import HOLDING, Placement, ProcessState, Unit, Workload
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.place.holders import Facts
 from nodeagent.place.workloads import parse_file
@@ -109,8 +111,9 @@ class Here:
     """What it offers to hold processes with; None: a recording that does not tell."""
 
 
-def plan_here(want: Wanted, host: str | None) -> Here:
-    """Reads the machine and plans; the placement in force is read off the processes.
+def plan_here(want: Wanted, host: str | None, journal: Sequence[JournalEntry] = ()) -> Here:
+    """Reads the machine and plans; the placement in force is read off the processes. `journal`:
+    what we set for units and containers bounds no plan.
 
     Raises NodeagentError when no CPU of that machine is known.
     """
@@ -140,7 +143,13 @@ def plan_here(want: Wanted, host: str | None) -> Here:
         raise NodeagentError(f"no CPU of that machine is known: {why}", "give another --host")
     workloads = resolve(want.workloads, snapshot)
     now = observed(topology, workloads, processes)
-    placement = plan(topology, workloads, processes, now, want.housekeeping, facts_of(snapshot))
+    written = {
+        e.workload: CpuSet.parse(e.value)
+        for e in journal
+        if e.knob in HOLDING and e.state != "undoing"
+    }
+    told = facts_of(snapshot, written)
+    placement = plan(topology, workloads, processes, now, want.housekeeping, told)
     notes = ring_notes(want.units, placement)
     asked = [w.name for w in workloads if w.match.by_container]
     if asked and reader.container_reason:

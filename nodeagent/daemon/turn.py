@@ -131,7 +131,9 @@ def _plan(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     current = (
         state.placement if state.planned_on else observed(topology, workloads, state.processes)
     )
-    facts = facts_of(state.snapshot)
+    pinned = state.guard.pins.values()
+    ours = {p.workload: p.cpus for p in pinned if p.before is not None}
+    facts = facts_of(state.snapshot, ours)
     placement = plan(topology, workloads, state.processes, current, seen.housekeeping, facts)
     was = {r.workload: r.reason for r in state.placement.refused}
     for refused in placement.refused:

@@ -8,7 +8,7 @@ Source: Documentation/admin-guide/cgroup-v2.rst, "Cpuset"; cgroup-v1/cpusets.rst
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -58,12 +58,13 @@ class Cgroups:
     cpus: Mapping[str, Bound] = field(default_factory=dict)
     mems: Mapping[str, Bound] = field(default_factory=dict)
     partitions: tuple[Partition, ...] = ()
-    ours: frozenset[str] = frozenset()
-    """Groups whose lists we wrote ourselves: they follow the plan and do not bound it."""
+    written: Mapping[str, CpuSet] = field(default_factory=dict)
+    """Workload -> the CPUs that we set for its unit or container ourselves: such a list follows
+    the plan and does not bound it."""
 
     def is_ours(self, cgroup: str) -> bool:
-        """Whether we wrote what that group may use."""
-        return cgroup in self.ours or f"{cgroup}/".startswith(f"{CPUSET_ROOT}/")
+        """Whether that group is one of our own."""
+        return f"{cgroup}/".startswith(f"{CPUSET_ROOT}/")
 
     @property
     def foreign(self) -> tuple[Partition, ...]:
@@ -82,19 +83,21 @@ class Cgroups:
             allowed |= p.cpus
         return Bound(allowed=allowed, file=top.file)
 
-    def limit(self, cgroup: str) -> Limit:
-        """Of a process in that group."""
+    def limit(self, cgroup: str, workload: str) -> Limit:
+        """Of a workload's process in that group."""
         inside = next((p.cgroup for p in self.foreign if _below(cgroup, p.cgroup)), None)
         return Limit(
-            cpus=self._nearest(self.cpus, cgroup),
-            mems=self._nearest(self.mems, cgroup),
+            cpus=self._nearest(self.cpus, cgroup, self.written.get(workload)),
+            mems=self._nearest(self.mems, cgroup, None),
             partition=inside,
         )
 
-    def _nearest(self, table: Mapping[str, Bound], cgroup: str) -> Bound | None:
+    def _nearest(
+        self, table: Mapping[str, Bound], cgroup: str, written: CpuSet | None
+    ) -> Bound | None:
         """The list of the nearest group that has one; named by the highest with the same list."""
         path = cgroup.rstrip("/")
-        while path and (self.is_ours(path) or path not in table):
+        while path and (self.is_ours(path) or path not in table or table[path].allowed == written):
             path = path.rpartition("/")[0]
         if not path:
             return None
@@ -111,11 +114,12 @@ def _below(cgroup: str, top: str) -> bool:
     return f"{cgroup}/".startswith(f"{top.rstrip('/')}/")
 
 
+NOTHING: Mapping[str, CpuSet] = {}
 NO_LIMITS = Cgroups()
 
 
-def cgroups_of(snapshot: Snapshot, ours: Iterable[str] = ()) -> Cgroups:
-    """From the snapshot's settings. `ours`: groups whose lists we wrote."""
+def cgroups_of(snapshot: Snapshot, written: Mapping[str, CpuSet] = NOTHING) -> Cgroups:
+    """From the snapshot's settings. `written`: as in Cgroups."""
     texts = snapshot.texts
     top = f"{TOP}/cpuset" if any(t.startswith(f"{TOP}/cpuset/") for t in texts) else TOP
     if f"{TOP}/unified/cgroup.controllers" in texts and top == TOP:
@@ -139,7 +143,7 @@ def cgroups_of(snapshot: Snapshot, ours: Iterable[str] = ()) -> Cgroups:
                 held |= _parsed(texts.get(f"{folder}/{part}", "")) or CpuSet()
             partitions.append(Partition(cgroup=cgroup, cpus=held, file=f"/{path}"))
     partitions.sort(key=lambda p: p.cgroup)
-    return Cgroups(cpus=cpus, mems=mems, partitions=tuple(partitions), ours=frozenset(ours))
+    return Cgroups(cpus=cpus, mems=mems, partitions=tuple(partitions), written=written)
 
 
 def _parsed(text: str) -> CpuSet | None:
@@ -156,7 +160,7 @@ def limit_of(cgroups: Cgroups, workload: Workload, processes: Sequence[ProcessSt
     groups = dict.fromkeys(p.cgroup for p in matching(workload.match, processes))
     if not groups:
         groups = dict.fromkeys(_named(cgroups, workload))
-    limits = [cgroups.limit(g) for g in groups]
+    limits = [cgroups.limit(g, workload.name) for g in groups]
     return Limit(
         cpus=_narrowest([x.cpus for x in limits]),
         mems=_narrowest([x.mems for x in limits]),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from nodeagent.discover.root import Root
 from nodeagent.discover.snapshot import read_snapshot
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Match, ProcessState, Refused, ThreadState
 from nodeagent.place.facts import Facts, facts_of
 from nodeagent.place.limits import cgroups_of
@@ -16,11 +17,11 @@ from tests.place.machines import check, cpus, machine, want
 TOP = "sys/fs/cgroup"
 
 
-def facts(texts: dict[str, str], ours: tuple[str, ...] = ()) -> Facts:
+def facts(texts: dict[str, str], written: dict[str, CpuSet] | None = None) -> Facts:
     """Of a machine whose control groups are these files, with the root's beside them."""
     snapshot = replace(healthy(), texts={})
     below = {f"{TOP}/{path}": text for path, text in texts.items()}
-    return facts_of(with_texts(snapshot, below), ours)
+    return facts_of(with_texts(snapshot, below), written or {})
 
 
 def process(cgroup: str, pid: int = 7, comm: str = "a") -> ProcessState:
@@ -151,8 +152,10 @@ def test_our_own_cpusets_bound_nobody() -> None:
     unit = {"system.slice/a.service/cpuset.cpus.effective": "6-7"}
     running = (process("/system.slice/a.service"),)
     assert plan(topology, (want("a", 5),), running, facts=facts(unit)).refused
-    ours = facts(unit, ("/system.slice/a.service",))
+    ours = facts(unit, {"a": cpus("6-7")})
     assert plan(topology, (want("a", 5),), running, facts=ours).placed
+    # What somebody set there after us bounds it.
+    assert plan(topology, (want("a", 5),), running, facts=facts(unit, {"a": cpus("5-7")})).refused
 
 
 def test_cpus_that_are_hidden_from_us() -> None:
