@@ -97,8 +97,10 @@ class DirStore:
             if not self._inside and not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
             first = os.read(fd, limit if head else min(limit + 1, 1 << 16))
-            # Kernel files of up to a page come in one read; a second one only tells the end.
-            if head or (len(first) < 4096 and len(first) <= limit):
+            # Kernel files of one record come in one read; a second one only tells the end. Those of
+            # many records (/proc/interrupts) come in whole records of a page at most each.
+            short = len(first) < 4096 and len(first) <= limit
+            if head or (short and not _of_records(path)):
                 return first
             parts, size = [first], len(first)
             while size <= limit:
@@ -156,6 +158,18 @@ class DirStore:
 
     def _link_text(self, path: str) -> str:
         return os.readlink(path, dir_fd=self._fd)
+
+
+def _of_records(path: str) -> bool:
+    """Whether a short read may be followed by more. Source: fs/seq_file.c seq_read_iter()."""
+    parts = path.removeprefix("/").split("/")
+    return parts[0] == "proc" and parts[1:2] != ["sys"] and parts[-1] not in _ONE_RECORD
+
+
+_ONE_RECORD = frozenset(
+    ("stat", "status", "comm", "cgroup", "cmdline", "schedstat", "loginuid", "sessionid")
+)
+"""Files of a process, read for each of thousands. Source: fs/proc/base.c, ONE() and REG()."""
 
 
 class _LinkOf(Protocol):

@@ -1,6 +1,7 @@
 """Interrupt affinity: /proc/irq/N/smp_affinity_list, and default_smp_affinity for later ones.
 
-Managed interrupts (NVMe queues) are the kernel's own: a write gives EIO, which is no fault.
+Managed interrupts (NVMe queues) are the kernel's own: a write gives EIO, on newer kernels EPERM,
+which is no fault.
 Source: Documentation/core-api/irq/irq-affinity.rst; kernel/irq/proc.c (irq_can_set_affinity_usr).
 """
 
@@ -102,7 +103,8 @@ def _gone(subject: str) -> str:
 
 def _explained(subject: str, value: str, error: OSError) -> NodeagentError | None:
     match error.errno:
-        case errno.EIO:
+        case errno.EIO | errno.EPERM:
+            # EPERM was seen on Linux 6.12, as root with every capability.
             return ActError(
                 f"IRQ {subject} is managed by the kernel, which places it itself",
                 "it is left alone; isolcpus=managed_irq keeps such interrupts off isolated CPUs",

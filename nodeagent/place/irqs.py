@@ -20,7 +20,10 @@ from nodeagent.place.quiet import Quiet
 
 NOT_A_QUEUE = re.compile(r"async|misc|config|ctrl|mbox|cmd|fdir|link|event|page|health", re.I)
 _QUEUE_NUMBER = re.compile(r"(\d+)(?:@.*)?$")
-MANAGED = "the kernel manages its affinity (a write gives EIO): it fires only for I/O started there"
+MANAGED = (
+    "the kernel manages its affinity and refuses a write (EIO, EPERM): it fires only for I/O "
+    "started there"
+)
 
 
 def lands(irq: Irq) -> CpuSet:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 from nodeagent.discover import boot, cpu, derived, irq, kfd, net, numa, pci
@@ -397,3 +399,17 @@ def test_hypervisors_by_their_chips(vendor: str, device: str, virtual: str | Non
         }
     )
     assert read_snapshot(root).host.virtual == virtual
+
+
+def test_a_kernel_file_of_many_records_is_read_to_its_end() -> None:
+    """The kernel hands out whole records of a page at most: a first read below 4,096 bytes is not
+    the end. /proc/interrupts of 8 CPUs is longer; here is one that is longer on any machine."""
+    file = pathlib.Path("/proc/kallsyms")
+    if not file.exists():
+        pytest.skip("this kernel has no /proc/kallsyms (CONFIG_KALLSYMS), no long file of records")
+    whole = file.read_bytes().decode()
+    with file.open("rb", buffering=0) as one:
+        first = one.read(1 << 16) or b""
+    assert len(first) < 4096 < len(whole)
+    with Root.live() as root:
+        assert root.text("proc/kallsyms", 64 << 20) == whole.rstrip()
