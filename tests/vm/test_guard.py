@@ -39,7 +39,9 @@ def judged(told: dict[str, Any]) -> None:
     assert told["reload"]["drifts"] == []
     # 4-7 leave nothing of 1-2: what is done about it is refused by the kernel, and said.
     cpuset = told["cpuset"]
-    assert cpuset["drifts"] and "threads of rank0" in cpuset["drifts"][0]
+    assert "by sh (pid " in cpuset["drifts"][0]
+    assert "enabler.service), by writing cpuset.cpus" in cpuset["drifts"][0]
+    assert cpuset["failed"] and "outside its cpuset" in cpuset["failed"][0]
 
 
 @pytest.mark.vm_long

@@ -164,7 +164,8 @@ def cpuset(case: Case) -> dict[str, object]:
         "failed": [e["message"] for e in events() if e["kind"].startswith("pin.") and
                    e["kind"].split(".")[1] in ("failed", "reverted", "refused")],
     }  # fmt: skip
-    (own / "cpuset.cpus").write_text("\n")
+    # An empty list is refused (ENOSPC) while processes live below.
+    (own / "cpuset.cpus").write_text("0-7")
     if "cpuset" not in had.split():
         (root / "cgroup.subtree_control").write_text("-cpuset")
     return found
