@@ -215,9 +215,16 @@ def test_place_moves_the_memory_of_a_workload_that_says_so(
         # Without --yes nothing is done, and memory is not even among what would be.
         done = guest.run(f"{ctl} place apply {file} </dev/null", limit_s=300)
         assert done.rc == 64 and "--yes was not given" in done.stderr
-        applied = guest.check(f"{ctl} -o json place apply --yes {file}", limit_s=600)
-        results = {r["do"]: r for r in json.loads(applied)["results"]}
-        assert results["set_affinity"]["outcome"] == "done"
+        # Software emulation on a busy host is over the stall bound now and then: it stops, and the
+        # next one goes on.
+        for attempt in range(20):
+            applied = guest.run(f"{ctl} -o json place apply --yes {file}", limit_s=600)
+            results = {r["do"]: r for r in json.loads(applied.stdout)["results"]}
+            if attempt == 0:
+                assert results["set_affinity"]["outcome"] == "done"
+            if results["migrate_memory"]["outcome"] == "done":
+                break
+            assert "over the stall bound of 100 ms" in results["migrate_memory"]["message"]
         assert results["migrate_memory"]["outcome"] == "done", results
         after = json.loads(guest.check(f"{ctl} -o json place status {file} --memory"))
         (row,) = after["held"]
