@@ -38,10 +38,15 @@ _SUBJECT = re.compile(r"([a-z]{1,20}):([A-Za-z0-9][A-Za-z0-9_.-]{0,127})")
 
 
 class ContainerCpus:
-    """The door to it. `runtimes`: those that may be called."""
+    """The door to it. `runtimes`: those that may be called, `deadline_s` for each call."""
 
-    def __init__(self, runtimes: AbstractSet[str], connect: Callable[[], Bus]) -> None:
-        self._runtimes, self._connect = runtimes, connect
+    def __init__(
+        self,
+        runtimes: AbstractSet[str],
+        connect: Callable[[], Bus],
+        deadline_s: float = calls.DEADLINE_S,
+    ) -> None:
+        self._runtimes, self._connect, self._deadline_s = runtimes, connect, deadline_s
 
     def check(self, subject: str, value: str) -> None:
         """RUNTIME:ID of a runtime that may be called, and CPUs."""
@@ -86,7 +91,7 @@ class ContainerCpus:
             )
         name, *verb = COMMANDS[runtime]
         argv = [calls.find(name), *verb, "--cpuset-cpus", str(cpus), number]
-        calls.run(argv, self._connect)
+        calls.run(argv, self._connect, self._deadline_s)
         step("container.set")
         now = groups.cpus_of(group / "cpuset.cpus")
         if now != cpus:
@@ -128,7 +133,10 @@ class ContainerCpus:
                     f"container {number[:12]} belongs to a pod, and its CPUs to the kubelet",
                     "ask for whole CPUs in a Guaranteed pod, with the static CPU manager policy",
                 )
-            return tree.at(found.cgroup)
+            group = tree.at(found.cgroup)
+            # crun keeps a group of its own below the scope that systemd made, and sets that one.
+            below = group / "container"
+            return below if (below / "cpuset.cpus").exists() else group
         raise GoneError(f"container {subject[:32]} is not there any more")
 
 

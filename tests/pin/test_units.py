@@ -65,6 +65,7 @@ def test_a_unit_is_held_over_a_reload_and_put_back(
     assert service.state() == before, "systemd has nothing else in its memory"
 
 
+@pytest.mark.timeout(7200)  # an emulated machine takes half a minute for each step
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", ["act", "undo"])
 def test_killed_at_every_step(kind: str, which: str, tmp_path: Path, open_actor: Opener) -> None:

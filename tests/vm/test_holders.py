@@ -18,27 +18,26 @@ ID=$(podman run -d --network=none --rootfs /root/box /bin/busybox sleep 600)
 cat > /root/hold.py <<'P'
 import sys
 from pathlib import Path
-from nodeagent.model.placement import Consent, Knob, SetValue
-from nodeagent.pin.actor import Actor
+from nodeagent.model.placement import Knob, SetValue
 from nodeagent.pin.asked import Asked
-from nodeagent.pin.audit import Audit
+from nodeagent.pin.bus import Bus
+from nodeagent.pin.containers import ContainerCpus
+from nodeagent.pin.proc import boot_id
 from nodeagent.pin.undo import Journal
-home = Path("/root/state")
-home.mkdir(exist_ok=True)
-journal = Journal(home / "journal")
-actor = Actor(journal, Audit(home), allow=frozenset({Consent.CGROUP}), run_dir=home,
-              runtimes=frozenset({"podman"}))
-me = Asked(by="test")
+from nodeagent.pin.values import Values
+# podman takes a minute in emulation; everything else is as in the actor.
+door = ContainerCpus(frozenset({"podman"}), lambda: Bus(deadline_s=60), deadline_s=300)
+journal = Journal(Path("/root/state/journal"))
+values = Values(journal, {Knob.CONTAINER_CPUS: door}, boot_id())
 if sys.argv[1] == "undo":
-    print(*(u.result.message for u in actor.undo(None, me)))
+    print(*(values.undo(e).message for e in journal.entries))
 else:
     action = SetValue(workload="w", knob=Knob.CONTAINER_CPUS, subject=f"podman:{sys.argv[1]}",
                       value="2-3", before="")
-    print(actor.perform(action, me).message)
+    print(values.perform(action, Asked(by="test"), 0)[0].message)
 P
 G=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$(podman inspect -f '{{.State.Pid}}' $ID)/cgroup)
-S=${G%%.scope*}.scope
-show() { echo "$1 $(cat $S/cpuset.cpus.effective)"; }
+show() { echo "$1 $(cat $G/cpuset.cpus.effective)"; }
 show before
 /opt/nodeagent/bin/python /root/hold.py $ID
 show held
