@@ -31,7 +31,7 @@ for unit in nodeagentd nodeagent-actor; do
     > /etc/systemd/system/$unit.service.d/vm.conf
 done
 systemctl daemon-reload
-gcc -O1 -o /usr/local/bin/standin_vllm /root/standin_vllm.c -lpthread
+gcc -O1 -o /usr/local/bin/standin_vllm /srv/standin_vllm.c -lpthread
 touch {WORKLOADS}
 """
 
@@ -42,7 +42,7 @@ class Node:
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
         for name in ("standin_vllm.c", "pages.py", "ask.py"):
-            guest.put(f"/root/{name}", (GUEST / name).read_bytes())
+            guest.put(f"/srv/{name}", (GUEST / name).read_bytes())
         guest.check(INSTALL)
 
     def configure(self, *, allow: str, workloads: str, more: str = "") -> None:
@@ -69,7 +69,7 @@ class Node:
     def ask(self, knob: str, subject: str, value: str) -> tuple[str, str]:
         """Outcome and message of one value that the actor is asked to set."""
         told = self.guest.check(
-            ["/opt/nodeagent/bin/python", "/root/ask.py", knob, subject, value], 200
+            ["/opt/nodeagent/bin/python", "/srv/ask.py", knob, subject, value], 200
         )
         outcome, _, message = told.strip().partition(" ")
         return outcome, message
@@ -104,7 +104,7 @@ class Node:
 
     def pages(self, pid: int) -> dict[str, Any]:
         """guest/pages.py of that process."""
-        told: dict[str, Any] = json.loads(self.guest.check(f"python3 /root/pages.py {pid}"))
+        told: dict[str, Any] = json.loads(self.guest.check(f"python3 /srv/pages.py {pid}"))
         return told
 
     def until(self, what: str, true: Callable[[], bool], limit_s: float = WAIT_S) -> None:

@@ -29,7 +29,7 @@ def main() -> int:
     )
     parser.add_argument("--list", action="store_true", help="name the machines")
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS")
-    parser.add_argument("--put", action="append", default=[], metavar="FILE", help="into /root")
+    parser.add_argument("--put", action="append", default=[], metavar="FILE", help="into /srv")
     parser.add_argument("machine", nargs="?")
     parser.add_argument("command", nargs="*")
     asked = parser.parse_args()
@@ -63,7 +63,7 @@ def _run(guest: qemu.Guest, asked: argparse.Namespace) -> int:
         print(f"{say}, {qemu.accelerator(image.find())}", file=sys.stderr, flush=True)
         for name in asked.put:
             file = pathlib.Path(name)
-            guest.put(f"/root/{file.name}", file.read_bytes(), file.stat().st_mode & 0o777)
+            guest.put(f"/srv/{file.name}", file.read_bytes(), file.stat().st_mode & 0o777)
         rc = guest.run(" ".join(asked.command) or DEFAULT, asked.limit, echo).rc
         guest.power_off()
     return rc

@@ -101,9 +101,9 @@ def test_it_reads_the_ring_through_the_socket_alone(node: Node) -> None:
             f"[ $(readlink /proc/{pid}/ns/{kind}) = $(readlink /proc/1/ns/{kind}) ]"
         )
         assert same.rc == 1, kind
-    node.guest.check(f"nodeagentctl feed synth /root/day.pcap --messages {MESSAGES}", 300)
+    node.guest.check(f"nodeagentctl feed synth /srv/day.pcap --messages {MESSAGES}", 300)
     node.guest.check(
-        "nodeagentctl feed replay /root/day.pcap --group 239.192.0.1 --port 26400 "
+        "nodeagentctl feed replay /srv/day.pcap --group 239.192.0.1 --port 26400 "
         "--interface lo --rate 500",
         600,
     )

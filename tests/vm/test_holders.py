@@ -13,9 +13,9 @@ SMALL = ["small", "small-6-1"]
 PYTEST = "cd /opt/nodeagent/src && /opt/nodeagent/bin/python -m pytest -p no:cacheprovider -q "
 PODMAN = r"""
 set -e
-cd /root && mkdir -p box/bin box/proc box/sys box/dev && cp /bin/busybox box/bin/
-ID=$(podman run -d --network=none --rootfs /root/box /bin/busybox sleep 600)
-cat > /root/hold.py <<'P'
+cd /srv && mkdir -p box/bin box/proc box/sys box/dev && cp /bin/busybox box/bin/
+ID=$(podman run -d --network=none --rootfs /srv/box /bin/busybox sleep 600)
+cat > /srv/hold.py <<'P'
 import sys
 from pathlib import Path
 from nodeagent.model.placement import Knob, SetValue
@@ -27,7 +27,7 @@ from nodeagent.pin.undo import Journal
 from nodeagent.pin.values import Values
 # podman takes a minute in emulation; everything else is as in the actor.
 door = ContainerCpus(frozenset({"podman"}), lambda: Bus(deadline_s=60), deadline_s=300)
-journal = Journal(Path("/root/state/journal"))
+journal = Journal(Path("/srv/state/journal"))
 values = Values(journal, {Knob.CONTAINER_CPUS: door}, boot_id())
 if sys.argv[1] == "undo":
     print(*(values.undo(e).message for e in journal.entries))
@@ -39,11 +39,11 @@ P
 G=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$(podman inspect -f '{{.State.Pid}}' $ID)/cgroup)
 show() { echo "$1 $(cat $G/cpuset.cpus.effective)"; }
 show before
-/opt/nodeagent/bin/python /root/hold.py $ID
+/opt/nodeagent/bin/python /srv/hold.py $ID
 show held
 systemctl daemon-reload
 show reloaded
-/opt/nodeagent/bin/python /root/hold.py undo
+/opt/nodeagent/bin/python /srv/hold.py undo
 show undone
 systemctl list-units --all --no-legend 'nodeagent-call-*'
 podman rm -f -t 0 $ID >/dev/null

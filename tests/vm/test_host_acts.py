@@ -73,8 +73,8 @@ asyncio.run(main())
 
 
 def ask(guest: Guest, knob: str, subject: str, value: str) -> str:
-    guest.put("/root/ask.py", ASK.encode())
-    return guest.check(f"/opt/nodeagent/bin/python /root/ask.py {knob} {subject} {value}")
+    guest.put("/srv/ask.py", ASK.encode())
+    return guest.check(f"/opt/nodeagent/bin/python /srv/ask.py {knob} {subject} {value}")
 
 
 def planned(guest: Guest) -> dict[str, Any]:

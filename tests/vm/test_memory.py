@@ -32,11 +32,11 @@ def moves(machine: Get) -> Iterator[Callable[[str], Any]]:
     guest = machine("two-nodes")
     before = guest.check(f"cat {BALANCING}; echo 0 > {BALANCING}").strip()
     for name in ("memory_victim.py", "memory_moves.py"):
-        guest.put(f"/root/{name}", (GUEST / name).read_bytes())
+        guest.put(f"/srv/{name}", (GUEST / name).read_bytes())
 
     def run(scenario: str) -> Any:
         python = "/opt/nodeagent/bin/python"
-        return json.loads(guest.check(f"{python} /root/memory_moves.py {scenario}", limit_s=600))
+        return json.loads(guest.check(f"{python} /srv/memory_moves.py {scenario}", limit_s=600))
 
     yield run
     guest.check(f"echo {before} > {BALANCING}")
@@ -184,7 +184,7 @@ cpus = 1
 sharing = "shared"
 near = "node:1"
 memory = { size = "100MiB", move = "migrate" }
-match = { cmdline = '/root/holder\\.py' }
+match = { cmdline = '/srv/holder\\.py' }
 """
 
 
@@ -194,12 +194,12 @@ def test_place_moves_the_memory_of_a_workload_that_says_so(
 ) -> None:
     """By the commands alone: planned with bytes and seconds, applied, shown, undone."""
     guest = machine("two-nodes")
-    guest.put("/root/holder.py", HOLDER.encode())
-    guest.put("/root/holder.toml", MOVED)
+    guest.put("/srv/holder.py", HOLDER.encode())
+    guest.put("/srv/holder.toml", MOVED)
     ctl = "/opt/nodeagent/bin/nodeagentctl --socket /run/na-memory/api.sock"
-    file = "--workloads /root/holder.toml"
+    file = "--workloads /srv/holder.toml"
     guest.check(
-        "systemd-run --quiet --unit=holder -p CPUAffinity=0-3 python3 /root/holder.py;"
+        "systemd-run --quiet --unit=holder -p CPUAffinity=0-3 python3 /srv/holder.py;"
         "systemd-run --quiet --unit=mover /opt/nodeagent/bin/nodeagent-actor "
         "--allow threads,memory --run-dir /run/na-memory --state-dir /var/lib/na-memory;"
         "until [ -e /run/holder ] && [ -S /run/na-memory/actor.sock ]; do sleep 0.5; done",
@@ -271,10 +271,8 @@ def test_a_program_started_by_exec_has_its_memory_there(
 ) -> None:
     """On a CPU of node 0: without the policy all of it would be there."""
     guest = machine("two-nodes")
-    guest.put("/root/launched.py", LAUNCHED.encode())
-    out = guest.check(
-        f"/opt/nodeagent/bin/nodeagentctl exec {options} -- python3 /root/launched.py"
-    )
+    guest.put("/srv/launched.py", LAUNCHED.encode())
+    out = guest.check(f"/opt/nodeagent/bin/nodeagentctl exec {options} -- python3 /srv/launched.py")
     nodes, policies, cpus = json.loads(out)
     total = sum(nodes.values())
     assert total >= 32 * PAGES and policy in policies and cpus == "0"
@@ -286,31 +284,31 @@ def test_a_program_started_by_exec_has_its_memory_there(
 def test_exec_refuses_nodes_that_are_hidden_or_absent(machine: Get) -> None:
     guest = machine("two-nodes")
     ctl = "/opt/nodeagent/bin/nodeagentctl exec"
-    absent = guest.run(f"{ctl} --mems 1,2 -- touch /root/started")
+    absent = guest.run(f"{ctl} --mems 1,2 -- touch /srv/started")
     assert absent.rc == 3 and "NUMA node 2 is not there" in absent.stderr
     hiding = "systemd-run --scope --quiet -p AllowedMemoryNodes=0"
-    hidden = guest.run(f"{hiding} {ctl} --mems 1 -- touch /root/started")
+    hidden = guest.run(f"{hiding} {ctl} --mems 1 -- touch /srv/started")
     assert hidden.rc == 3 and "NUMA node 1 is hidden by the cpuset" in hidden.stderr
-    assert guest.run("test -e /root/started").rc == 1
+    assert guest.run("test -e /srv/started").rc == 1
 
 
 def test_exec_refuses_a_workload_that_its_node_has_no_room_for(machine: Get) -> None:
     guest = machine("two-nodes")
     guest.put(
-        "/root/w.toml",
+        "/srv/w.toml",
         b'[[workload]]\nname = "big"\ncpus = 2\nnear = "node:1"\nmemory = "700MiB"\n'
         b'match = { comm = "big" }\n',
     )
     # Without anything else on the node there is room.
-    ctl = "/opt/nodeagent/bin/nodeagentctl exec --workload big --workloads /root/w.toml"
+    ctl = "/opt/nodeagent/bin/nodeagentctl exec --workload big --workloads /srv/w.toml"
     fill = (
         'numactl --membind=1 python3 -c "b=bytearray(300<<20)\n'
         "for i in range(0,len(b),4096): b[i]=1\n"
         'print(1,flush=True); import time; time.sleep(120)"'
     )
-    script = f"{fill} >/root/full & until [ -s /root/full ]; do sleep 0.2; done; {ctl} -- true"
-    guest.put("/root/room.sh", f"{script}\nrc=$?\nkill %1\nexit $rc\n".encode())
-    done = guest.run("bash /root/room.sh")
+    script = f"{fill} >/srv/full & until [ -s /srv/full ]; do sleep 0.2; done; {ctl} -- true"
+    guest.put("/srv/room.sh", f"{script}\nrc=$?\nkill %1\nexit $rc\n".encode())
+    done = guest.run("bash /srv/room.sh")
     assert done.rc == 3, done.stderr
     assert "700" in done.stderr and "node 1" in done.stderr
 
@@ -318,7 +316,7 @@ def test_exec_refuses_a_workload_that_its_node_has_no_room_for(machine: Get) -> 
 @pytest.mark.vm_long
 def test_a_node_of_memory_only_takes_a_program(machine: Get) -> None:
     guest = machine("memory-only")
-    guest.put("/root/launched.py", LAUNCHED.encode())
+    guest.put("/srv/launched.py", LAUNCHED.encode())
     ctl = "/opt/nodeagent/bin/nodeagentctl exec"
-    nodes, policies, _ = json.loads(guest.check(f"{ctl} --mems 2 -- python3 /root/launched.py"))
+    nodes, policies, _ = json.loads(guest.check(f"{ctl} --mems 2 -- python3 /srv/launched.py"))
     assert "bind:2" in policies and nodes["2"] >= 32 * PAGES and set(nodes) == {"2"}

@@ -32,12 +32,12 @@ Told = dict[str, dict[str, str | None]]
 
 
 def _measure(guest: Guest, measured: Callable[[str, str], None]) -> dict[tuple[str, str], Told]:
-    guest.put("/root/partitions.py", SCRIPT.read_bytes())
+    guest.put("/srv/partitions.py", SCRIPT.read_bytes())
     found: dict[tuple[str, str], Told] = {}
     rows = ["| written | set | when | " + " | ".join(COLUMNS) + " |", "|---" * 8 + "|"]
     for kind in ("isolated", "root"):
         for name, cpus in SETS.items():
-            told = json.loads(guest.check(f"python3 /root/partitions.py {kind} {cpus}"))
+            told = json.loads(guest.check(f"python3 /srv/partitions.py {kind} {cpus}"))
             found[kind, name] = told
             for when in ("before", "after"):
                 cells = " | ".join(str(told[when][c]) for c in COLUMNS)

@@ -45,7 +45,7 @@ def node(machine: Callable[[str], Guest]) -> Iterator[Node]:
     """The machine with the actor running, and a capture of it before anything ran there."""
     made = Node(machine("two-nodes"))
     made.configure(allow='"threads"', workloads=WORKLOADS)
-    made.guest.check("nodeagentctl capture /root/before.capture", 400)
+    made.guest.check("nodeagentctl capture /srv/before.capture", 400)
     yield made
     made.guest.run("systemctl stop rank0 index0 bound nodeagent-actor")
 
@@ -124,15 +124,15 @@ def test_memory_is_bound_at_launch(node: Node) -> None:
 
 
 def test_exec_on_a_node_that_is_not_there_starts_nothing(node: Node) -> None:
-    done = node.ctl("exec --mems 7 -- touch /root/started")
+    done = node.ctl("exec --mems 7 -- touch /srv/started")
     assert done.rc == 3 and "7" in done.stderr and "Traceback" not in done.stderr
-    assert node.guest.run("test -e /root/started").rc == 1
+    assert node.guest.run("test -e /srv/started").rc == 1
 
 
 def test_the_machine_is_as_its_capture_from_before(node: Node, running: dict[str, int]) -> None:
     node.guest.check("systemctl stop rank0 index0; systemctl reset-failed")
-    node.guest.check("nodeagentctl capture /root/after.capture", 400)
-    done = node.ctl("diff /root/before.capture /root/after.capture")
+    node.guest.check("nodeagentctl capture /srv/after.capture", 400)
+    done = node.ctl("diff /srv/before.capture /srv/after.capture")
     # Only what time changes: the CPU seconds of the actor itself.
     left = [
         line

@@ -84,10 +84,10 @@ def test_a_pin_outlives_kill_restart_and_daemon_reload(node: Node) -> None:
 
 
 def test_a_wrong_configuration_is_not_tried_again(node: Node) -> None:
-    node.guest.check("cp /etc/nodeagent/nodeagent.toml /root/kept.toml")
+    node.guest.check("cp /etc/nodeagent/nodeagent.toml /srv/kept.toml")
     node.guest.put("/etc/nodeagent/nodeagent.toml", "[pin]\nallow = 7\n")
     node.guest.run("systemctl restart nodeagentd", 700)
     shown = _shown(node, "nodeagentd", "ActiveState", "ExecMainStatus", "NRestarts")
-    node.guest.check("cp /root/kept.toml /etc/nodeagent/nodeagent.toml")
+    node.guest.check("cp /srv/kept.toml /etc/nodeagent/nodeagent.toml")
     assert shown == {"ActiveState": "failed", "ExecMainStatus": "64", "NRestarts": "0"}
     assert "nodeagent.toml:2" in node.audit()
