@@ -101,7 +101,11 @@ def test_rights_are_what_the_design_says() -> None:
     assert actor["RestrictAddressFamilies"] == "AF_UNIX" and "PrivateNetwork" not in actor
     assert actor["IPAddressDeny"] == "any"
     writable = actor["ReadWritePaths"].split()
-    assert writable == ["/run/nodeagent", "/sys/fs/cgroup", "/sys/devices"]
+    assert writable == [
+        *("/run/nodeagent", "/sys/fs/cgroup", "/sys/devices"),
+        # Drop-ins that systemd leaves behind (docs/adr/0021).
+        *("-/run/systemd/system.control", "-/run/systemd/transient"),
+    ]
     for name in UNITS:
         service = read(name)
         assert "DynamicUser" not in service and service["Type"] == "notify"
