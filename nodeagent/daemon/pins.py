@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -161,7 +161,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     guard = state.guard
     listed: set[ProcessKey] = set()
     remembered = {(m.pid, m.start_time): m for m in state.remembered if not m.knob}
-    for entry in (*seen.journal.pins, *_from_holds(state, seen.journal)):
+    for entry in _newest((*seen.journal.pins, *_from_holds(state, seen.journal))):
         key = entry.pid, entry.start_time
         listed.add(key)
         pin = guard.pins.get(key)
@@ -246,6 +246,16 @@ def _from_holds(state: State, journal: Journal) -> list[JournalPin]:
         for hold in journal.holds
         for _, process in _of(state, hold.workload)
     ]
+
+
+def _newest(entries: Iterable[JournalPin]) -> list[JournalPin]:
+    """One of each process: where the last act put it, and where it was before the first."""
+    found: dict[ProcessKey, JournalPin] = {}
+    for entry in sorted(entries, key=lambda e: e.at_ns):
+        first = found.get((entry.pid, entry.start_time))
+        before = entry.before if first is None else first.before
+        found[entry.pid, entry.start_time] = replace(entry, before=before)
+    return list(found.values())
 
 
 def mine(state: State) -> list[tuple[Placed, ProcessState]]:

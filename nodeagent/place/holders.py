@@ -88,6 +88,8 @@ _SLURM = re.compile(r"(?:^|/)(?:slurm|slurmstepd)[^/]*|/job_\d+(?:/|$)", re.IGNO
 NO_CGROUP = "[pin] allow does not name cgroup"
 OURS = "held by a cpuset of its own below /nodeagent"
 _SESSION = re.compile(r"session-[^/]*\.scope|user@\d+\.service|init\.scope")
+_USERS_OWN = re.compile(r"/user@\d+\.service/")
+"""Below it a user's own systemd names the units, and a runtime without root the containers."""
 
 
 def holder(
@@ -146,6 +148,8 @@ def _container(
     assert process.container is not None
     box = process.container
     name = f"container {box.name or box.id[:12]}"
+    if _USERS_OWN.search(box.cgroup):
+        return _threads(consents, f"{name} belongs to a user's own runtime, which root's is not")
     if not box.runtime or box.runtime not in facts.runtimes:
         which = box.runtime or "a runtime that its cgroup does not name"
         return _threads(consents, f"{name} is of {which}, which [pin] runtimes does not name")
@@ -170,7 +174,10 @@ def _unit(
     if _SESSION.fullmatch(unit):
         return _threads(consents, f"{unit} is a login's or the host's own")
     path = process.cgroup
-    top = path[: path.index(f"/{unit}") + len(unit) + 1]
+    if _USERS_OWN.search(path):
+        # The system's unit of that name, if there is one, is another.
+        return _threads(consents, f"{unit} belongs to a user's own systemd, not to the system's")
+    top = path[: f"{path}/".index(f"/{unit}/") + len(unit) + 1]
     stranger = _stranger(top, mine, processes)
     if stranger is not None:
         return _threads(

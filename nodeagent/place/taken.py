@@ -14,6 +14,7 @@ from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
     HOLDING,
+    Knob,
     Placed,
     Placement,
     ProcessState,
@@ -39,11 +40,9 @@ def without_taken(
     owned, _ = claims(workloads, processes)
     mine = {t.pid for targets in owned.values() for t in targets}
     alive = {(p.pid, p.start_time): p for p in processes}
-    groups = [p.cgroup for p in processes if p.pid in mine]
+    here = [p for p in processes if p.pid in mine]
     others = [
-        e
-        for e in journal
-        if e.workload not in named and (_pins(e, mine, alive) or _holds(e, groups))
+        e for e in journal if e.workload not in named and (_pins(e, mine, alive) or _holds(e, here))
     ]
     why = {p.workload: found for p in placement.placed if (found := _taken(p, others)) is not None}
     if not why:
@@ -79,12 +78,21 @@ def _pins(
     return any(t.cpus <= entry.cpus for t in process.threads)
 
 
-def _holds(entry: JournalEntry, groups: Sequence[str]) -> bool:
+def _holds(entry: JournalEntry, here: Sequence[ProcessState]) -> bool:
     """Whether a unit or container that is not ours has CPUs of its own, whoever is in it now."""
     if entry.knob not in HOLDING:
         return False
-    name = entry.subject.partition(":")[2] or entry.subject
-    return not any(name in group for group in groups)
+    unit = entry.knob == Knob.UNIT_CPUS
+    name = entry.subject if unit else entry.subject.partition(":")[2]
+    return not any(_in(p, name, unit) for p in here)
+
+
+def _in(process: ProcessState, name: str, unit: bool) -> bool:
+    """By whole names: a.service is not data.service."""
+    box = process.container
+    if not unit and box is not None:
+        return box.id == name
+    return f"/{name}/" in f"{process.cgroup}/"
 
 
 def _cpus(entry: JournalEntry) -> CpuSet:

@@ -143,3 +143,28 @@ def test_a_stranger_in_the_unit_means_thread_by_thread() -> None:
     for _ in range(3):
         daemon.turn()
     assert world.acts and not any(isinstance(a, SetValue) for a in world.acts)
+
+
+def test_of_several_acts_the_newest_is_adopted_and_guarded() -> None:
+    world, daemon = begun((100,))
+    for _ in range(3):
+        daemon.turn()
+    now = held_on(world)
+    # An earlier act on the same unit is still to be undone; the journal has both, oldest first.
+    older = CpuSet.parse("6")
+    assert older != now
+    hold = world.holds.pop("db.service")
+    world.holds["earlier"] = dataclasses.replace(
+        hold, cpus=older, before=CpuSet.parse("0-7"), at_ns=hold.at_ns - 10
+    )
+    world.holds["db.service"] = dataclasses.replace(hold, before=older)
+    later = Holding(world=world, workloads=daemon.workloads, consents=daemon.consents, fresh=True)
+    for _ in range(3):
+        decisions = later.turn()
+    (pin,) = later.state.guard.pins.values()
+    assert (pin.cpus, pin.before) == (now, CpuSet.parse("0-7"))
+    assert all(row.cpus_before == CpuSet.parse("0-7") for row in decisions.held)
+    world.masks[100, 100] = CpuSet.parse("0-7")
+    for _ in range(4):
+        later.turn()
+    assert "pin.drift" in later.kinds() and world.masks[100, 100] <= now

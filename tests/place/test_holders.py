@@ -30,6 +30,7 @@ BOTH = frozenset({Consent.THREADS, Consent.CGROUP})
 SYSTEMD = Facts(version=2, systemd=True, controller=True, runtimes=frozenset({"podman"}))
 BOX = "a" * 64
 UNIT = "/system.slice/index@0.service"
+USERS = "/user.slice/user-1000.slice/user@1000.service"
 PODMAN = f"/machine.slice/libpod-{BOX}.scope/container"
 
 
@@ -67,6 +68,9 @@ def choose(
         (f"/{BOX}", SYSTEMD, Holder.THREADS, "", "a runtime that its cgroup does not name"),
         ("/user.slice/user-0.slice/session-3.scope", SYSTEMD, Holder.THREADS, "", "a login's"),
         ("/user.slice/user@0.service/app.slice", SYSTEMD, Holder.THREADS, "", "a login's"),
+        (f"{USERS}/app.slice/db.service", SYSTEMD, Holder.THREADS, "", "a user's own systemd"),
+        (f"{USERS}/db.service/libpod-{BOX}.scope", SYSTEMD, Holder.THREADS, "", "own runtime"),
+        ("/a.slice/x.service.d/x.service", SYSTEMD, Holder.UNIT, "x.service", "AllowedCPUs"),
         ("/init.scope", SYSTEMD, Holder.THREADS, "", "the host's own"),
         ("/", dataclasses.replace(SYSTEMD, systemd=False), Holder.CPUSET, "", "/nodeagent"),
         ("/", Facts(version=2), Holder.THREADS, "", "it is off"),

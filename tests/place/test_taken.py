@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.model.actions import JournalEntry
+from nodeagent.model.cgroup import container_of
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
     Match,
@@ -128,6 +129,24 @@ def test_a_unit_that_another_file_narrowed_counts_too() -> None:
     # Not where a workload of this file is in that very unit: it was renamed.
     mine = replace(process(33, "ours", taken), cgroup="/system.slice/their.service")
     assert without_taken(before, OURS, (mine,), (act,)) == before
+    for cgroup in ("/system.slice/not-their.service", "/system.slice/their.service.d"):
+        # Another unit, whose name holds that one's.
+        near = replace(mine, cgroup=cgroup)
+        assert without_taken(before, OURS, (near,), (act,)) == after, cgroup
     # Interrupts and the like take no CPU away.
     other = replace(act, knob="irq-affinity", subject="86")
     assert without_taken(before, OURS, (), (other,)) == before
+
+
+def test_a_container_that_another_file_narrowed_counts_by_its_id() -> None:
+    before = planned(*OURS)
+    taken = str(before.placed[0].cpus)
+    box, other = "a" * 64, "b" * 64
+    act = replace(
+        entry(0, "theirs", ""), knob="container-cpus", subject=f"podman:{box}", value=taken
+    )
+    for number, counts in ((other, True), (box, False)):
+        cgroup = f"/machine.slice/libpod-{number}.scope/container"
+        mine = replace(process(33, "ours", taken), cgroup=cgroup, container=container_of(cgroup))
+        after = without_taken(before, OURS, (mine,), (act,))
+        assert ([p.workload for p in after.placed] == ["more"]) is counts, number
