@@ -15,11 +15,20 @@ import msgspec
 from nodeagent.errors import ParseError
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.placement import Knob
 
 VERSION = 1
+ACTS = frozenset({"set_affinity", "move_to_cpuset", "migrate_memory", "set_value"})
+KNOBS = frozenset(map(str, Knob))
 
 ThreadMask = tuple[int, int, str]
 """(tid, start time in ticks, cpulist)."""
+
+
+class _Id(msgspec.Struct):
+    """What every record has, of whatever version."""
+
+    id: int = 0
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
@@ -197,6 +206,8 @@ def load(data: bytes, name: str) -> Loaded:
             apply(found, _DECODER.decode(body), raw)
         except (msgspec.MsgspecError, ParseError, RecursionError):
             found.foreign = True
+            # Its number is taken all the same.
+            found.next_id = max(found.next_id, _id_of(body) + 1)
             found.notes.append(f"{name}:{number}: a record of another version is left as it is")
     if tail:
         found.notes.append(
@@ -209,6 +220,13 @@ def load(data: bytes, name: str) -> Loaded:
             "out; what they recorded cannot be undone from here"
         )
     return found
+
+
+def _id_of(body: bytes) -> int:
+    try:
+        return msgspec.json.decode(body, type=_Id).id
+    except (msgspec.MsgspecError, RecursionError):
+        return 0
 
 
 def _body(raw: bytes) -> bytes | None:
@@ -229,6 +247,8 @@ def apply(found: Loaded, record: Record, raw: bytes) -> None:
     found.next_id = max(found.next_id, record.id + 1)
     if isinstance(record, Open):
         CpuSet.parse(record.cpus)
+        if record.act not in ACTS or (record.act == "set_value") != (record.knob in KNOBS):
+            raise ParseError("an undo record", f"{record.act} {record.knob}", "an act known here")
         found.entries[record.id] = Entry(open=record, lines=[raw])
         return
     entry = found.entries.get(record.id)

@@ -57,13 +57,14 @@ def bound_threads(without: frozenset[int]) -> list[Thread]:
     return found
 
 
-def keep(masks: Masks, within: CpuSet | None) -> None:
-    """Gives back the masks that a change took: those inside `within`, or (None) all of them.
+def keep(masks: Masks, within: CpuSet | None, later: frozenset[int]) -> None:
+    """Gives back the masks that a change took: those inside `within`, or (None) all of them; but
+    for `later`, which somebody bound since.
 
     A thread that ended, or may not be bound there any more, is left as it is.
     """
     for (tid, start), mask in masks.items():
-        if within is None or mask <= within:
+        if tid not in later and (within is None or mask <= within):
             _again(tid, start, mask)
 
 
@@ -82,15 +83,21 @@ def _again(tid: int, start: int, mask: CpuSet) -> CpuSet | None:
     return mask_of(tid)
 
 
-def changed_later(masks: Masks, ours: CpuSet, room: CpuSet) -> frozenset[int]:
+def changed_later(masks: Masks, ours: CpuSet, room: CpuSet, *, whole: bool) -> frozenset[int]:
     """Threads that somebody bound to something else after the cpuset was set to `ours`.
 
     `room`: what the cpuset gives now; before Linux 6.2 that is the mask of every thread in it.
+    `whole`: the act had finished, masks and all; before that a thread that may run everywhere has
+    lost its mask to the kernel, which takes those of the whole host with the controller.
     """
+    free = (affinity.online() or room) if not whole else room
     found = set()
-    for (tid, _), mask in masks.items():
+    for (tid, start), mask in masks.items():
         now = mask_of(tid)
-        if now is not None and now not in (mask, ours, mask & ours, mask - ours, room):
+        if now is None or now in (mask, ours, mask & ours, mask - ours, room, free):
+            continue
+        stat = stat_of(tid)
+        if stat is not None and stat.start_time == start:
             found.add(tid)
     return frozenset(found)
 

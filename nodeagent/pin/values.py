@@ -98,16 +98,17 @@ class Values:
             message += f" ({late})"
         return ActionResult(outcome=outcome, message=message, journal_id=entry.id)
 
-    def _put_back(self, entry: Entry) -> str:
-        """The former value, unless somebody wrote another since. A sentence."""
+    def _put_back(self, entry: Entry) -> tuple[str, str]:
+        """The former value, unless somebody wrote another since. A sentence, and the value read
+        back."""
         o = entry.open
         door, what = self._doors[Knob(o.knob)], f"{o.knob} {o.subject}"
         now = door.read(o.subject)
         if door.same(now, o.value_before):
-            return f"{what} is {_shown(now)}" + _settle(door, entry, _later(door, entry))
+            return f"{what} is {_shown(now)}" + _settle(door, entry, _later(door, entry)), now
         ours = [o.value, entry.read_back] if entry.read_back else [o.value]
         if not any(door.same(now, text) for text in ours):
-            return f"{what} was set to {_shown(now)} by somebody later and is left there"
+            return f"{what} was set to {_shown(now)} by somebody later and is left there", now
         step("undo.before")
         later = _later(door, entry)
         door.write(o.subject, o.value_before)
@@ -119,7 +120,7 @@ class Values:
                 f"{what} reads back {_shown(after)}, expected {_shown(o.value_before)}; it stays "
                 "open"
             )
-        return f"{what} is {_shown(after)}{said}"
+        return f"{what} is {_shown(after)}{said}", after
 
     def stale(self, entry: Entry) -> tuple[str, str] | None:
         """(how to close it, the sentence) when there is nothing to write back to."""
@@ -147,11 +148,10 @@ class Values:
             if entry.state != "undoing":
                 self._journal.undoing(entry.id)
             step("undo.begun")
-            message = self._put_back(entry)
+            message, now = self._put_back(entry)
             step("undo.written")
             self._journal.closed(entry.id, "undone", message)
             step("undo.closed")
-            now = self._doors[Knob(entry.open.knob)].read(entry.open.subject)
         except TROUBLE as error:
             message = words(error)
             return ActionResult(outcome=Outcome.FAILED, message=message, journal_id=entry.id)
@@ -169,7 +169,7 @@ class Values:
                 return Outcome.GONE, f"setting {what} was interrupted, and {stale[1]}"
             door = self._doors[Knob(o.knob)]
             if entry.state == "undoing":
-                self._journal.closed(entry.id, "undone", self._put_back(entry))
+                self._journal.closed(entry.id, "undone", self._put_back(entry)[0])
                 return Outcome.DONE, f"the interrupted undo of {what} was completed"
             now = door.read(o.subject)
             if door.same(now, o.value):
@@ -179,7 +179,7 @@ class Values:
                     Outcome.DONE,
                     f"{what} had been set when it was interrupted: it is {_shown(now)}",
                 )
-            message = f"the interrupted setting of {what} was put back: {self._put_back(entry)}"
+            message = f"the interrupted setting of {what} was put back: {self._put_back(entry)[0]}"
             self._journal.closed(entry.id, "reverted", message)
         except TROUBLE as error:
             said = f"setting {what} was interrupted, and could neither be completed nor put back"
@@ -203,8 +203,10 @@ def _keep(door: Door, entry: Entry) -> None:
     """What a thread had bound itself to, inside the new set; and everybody else's, whole."""
     cpus = door.cpus(entry.open.value) if isinstance(door, Holder) else None
     if cpus is not None:
-        survey.keep(entry.former, cpus)
-        survey.keep(entry.kept, None)
+        # After a restart minutes have passed: what somebody bound meanwhile is theirs.
+        later = _later(door, entry)
+        survey.keep(entry.former, cpus, later)
+        survey.keep(entry.kept, None, later)
         step("value.kept")
 
 
@@ -212,7 +214,8 @@ def _later(door: Door, entry: Entry) -> frozenset[int]:
     cpus = door.cpus(entry.open.value) if isinstance(door, Holder) else None
     if cpus is None or not isinstance(door, Holder):
         return frozenset()
-    return survey.changed_later(_masks(entry), cpus, door.room(entry.open.subject))
+    room = door.room(entry.open.subject)
+    return survey.changed_later(_masks(entry), cpus, room, whole=entry.state != "open")
 
 
 def _masks(entry: Entry) -> survey.Masks:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,8 +127,6 @@ def test_cut_tail_is_kept_aside_and_written_over(tmp_path: Path) -> None:
 def test_a_newer_version_s_records_are_kept(tmp_path: Path) -> None:
     good_file(tmp_path)
     path = tmp_path / undo.FILE
-    import zlib
-
     body = b'{"t":"from-the-future","id":9}'
     line = b"%08x %s\n" % (zlib.crc32(body), body)
     path.write_bytes(path.read_bytes().rstrip(b"\0") + line)
@@ -134,6 +134,61 @@ def test_a_newer_version_s_records_are_kept(tmp_path: Path) -> None:
     assert "another version" in journal.notes[0]
     assert {e.id for e in journal.entries} == {1, 3, 4}
     assert line in path.read_bytes()
+
+
+@pytest.mark.parametrize(("act", "knob"), [("set_value", "l3-share"), ("freeze_clocks", "")])
+def test_what_a_newer_version_did_is_left_as_it_is(act: str, knob: str, tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    begin(journal)
+    newer = msgspec.structs.replace(
+        record(2), act=act, knob=knob, pid=0, start_time=0, cpus="", subject="x", value="1"
+    )
+    journal.close()
+    path = tmp_path / undo.FILE
+    lines = line_of(newer)
+    path.write_bytes(path.read_bytes().rstrip(b"\0") + lines)
+    journal = Journal(tmp_path, compact_bytes=1)
+    assert [e.id for e in journal.entries] == [1], "what is not known here is not undone here"
+    assert "another version" in journal.notes[0]
+    # Its number is not given again, and its line outlives what is closed around it.
+    assert begin(journal) == 3
+    journal.closed(3, "undone")
+    journal.close()
+    assert lines in path.read_bytes()
+
+
+def test_the_number_of_a_record_that_cannot_be_read_is_not_given_again(tmp_path: Path) -> None:
+    good_file(tmp_path)
+    path = tmp_path / undo.FILE
+    body = b'{"t":"from-the-future","id":41}'
+    line = b"%08x %s\n" % (zlib.crc32(body), body)
+    path.write_bytes(path.read_bytes().rstrip(b"\0") + line)
+    assert Journal(tmp_path).next_id == 42
+
+
+OLDER = (
+    rb'{"t":"journal"}',
+    rb'{"t":"open","id":1,"act":"set_affinity","boot":"b","at_ns":1,"ticks":2,"by":"root (pid 1)",'
+    rb'"why":"","workload":"w","pid":101,"start_time":7,"comm":"x","cpus":"1"}',
+    rb'{"t":"former","id":1,"threads":[[101,7,"0-3"]]}',
+    rb'{"t":"done","id":1,"read_back":"1"}',
+    rb'{"t":"open","id":2,"act":"move_to_cpuset","boot":"b","at_ns":1,"ticks":2,"by":"root",'
+    rb'"why":"","workload":"w","pid":102,"start_time":7,"comm":"x","cpus":"1","mems":"0",'
+    rb'"cpuset":"/nodeagent/w","cgroup_before":"/a","cpuset_before":["0-1","0"]}',
+)
+"""As the first release that kept a journal wrote it."""
+
+
+def test_an_older_version_s_journal_is_read(tmp_path: Path) -> None:
+    lines = [b"%08x %s\n" % (zlib.crc32(body), body) for body in OLDER]
+    path = tmp_path / undo.FILE
+    path.touch(mode=0o600)
+    path.write_bytes(b"".join(lines))
+    journal = Journal(tmp_path)
+    assert journal.notes == () and journal.next_id == 3
+    first, second = journal.entries
+    assert (first.state, str(first.public().before), first.open.tids) == ("done", "0-3", [])
+    assert (second.state, second.open.cpuset_before) == ("open", ("0-1", "0"))
 
 
 def test_compaction_is_bounded_and_keeps_what_is_open(tmp_path: Path) -> None:
