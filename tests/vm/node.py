@@ -91,16 +91,18 @@ class Node:
             for line in told.splitlines()
         }
 
-    def ran(self, pid: int) -> dict[int, set[int]]:
-        """CPUs that each thread was on, in 20 looks over two seconds."""
-        told = self.guest.check(
-            f"for i in $(seq 20); do cat /proc/{pid}/task/*/stat; sleep 0.1; done"
+    def ran(self, pid: int, seconds: int = 4) -> dict[int, int]:
+        """The CPU that each thread was on last, of those that ran within these seconds: a thread
+        that sleeps still names the CPU of long ago."""
+        look = f"for t in /proc/{pid}/task/*; do echo $(cat $t/schedstat) $(cat $t/stat); done"
+        before, after = (_looked(text) for text in self._twice(look, seconds))
+        return {tid: cpu for tid, (ran, cpu) in after.items() if ran > before.get(tid, (0, 0))[0]}
+
+    def _twice(self, look: str, seconds: int) -> tuple[str, str]:
+        first, _, second = self.guest.check(f"{look}; sleep {seconds}; echo ---; {look}").partition(
+            "---"
         )
-        found: dict[int, set[int]] = {}
-        for line in told.splitlines():
-            head, _, tail = line.rpartition(")")
-            found.setdefault(int(head.split()[0]), set()).add(int(tail.split()[36]))
-        return found
+        return first, second
 
     def pages(self, pid: int) -> dict[str, Any]:
         """guest/pages.py of that process."""
@@ -118,3 +120,14 @@ class Node:
     def audit(self) -> str:
         """The journal of both units."""
         return self.guest.check("journalctl --no-pager -o cat -u nodeagentd -u nodeagent-actor")
+
+
+def _looked(text: str) -> dict[int, tuple[int, int]]:
+    """Thread -> (nanoseconds that it ran, CPU where it ran last): schedstat's and stat's words."""
+    found = {}
+    for line in text.splitlines():
+        head, _, tail = line.rpartition(")")
+        words = head.split()
+        if len(words) > 3:
+            found[int(words[3])] = int(words[0]), int(tail.split()[36])
+    return found
