@@ -336,11 +336,14 @@ class Actor:
     def _sweep(self) -> list[str]:
         """Closes entries whose process (or, of a role, whose threads) ended, or of another boot."""
         said: list[str] = []
+        silent: set[str] = set()
         firsts = first_of_each(self._journal.entries)
         for entry in self._journal.entries:
             if _of_another_version(entry):
                 continue
             stale: tuple[str, str] | None = None
+            if entry.open.knob in silent:
+                continue
             try:
                 stale = self._stale(entry) if entry.state != "open" else None
                 if stale is None and entry.state == "done" and entry.open.tids:
@@ -351,7 +354,11 @@ class Actor:
                 if stale[0] != "other-boot":
                     self._pins.drop_cpuset(entry)
             except TROUBLE as error:
-                said.append(f"{stale[1] if stale else entry.open.comm}; {words(error)}")
+                what = stale[1] if stale else entry.open.comm or entry.open.subject
+                said.append(f"{what}; {words(error)}")
+                if entry.open.knob:
+                    # A bus that hangs costs seconds for each: its other values wait.
+                    silent.add(entry.open.knob)
                 continue
             said.append(f"{stale[1]}: nothing to undo")
         return said

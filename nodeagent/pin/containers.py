@@ -104,6 +104,10 @@ class ContainerCpus:
         """As a set; None: all."""
         return None if value == ALL else CpuSet.parse(value)
 
+    def in_force(self, subject: str, value: str) -> bool:
+        """It was read from its cgroup."""
+        return True
+
     def room(self, subject: str) -> CpuSet:
         """The CPUs that it may use now."""
         return _effective(self._group(subject))
@@ -122,7 +126,11 @@ class ContainerCpus:
         for entry in PROC.iterdir():
             if not entry.name.isdecimal():
                 continue
-            path = cpuset.path_of(tree, int(entry.name)) or ""
+            try:
+                path = cpuset.path_of(tree, int(entry.name)) or ""
+            except ActError:
+                # Any user may give a group of theirs such a name; no runtime does.
+                continue
             if number not in path:
                 continue
             found = container_of(path) or _plain(path, number)

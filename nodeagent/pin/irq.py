@@ -1,7 +1,7 @@
 """Interrupt affinity: /proc/irq/N/smp_affinity_list, and default_smp_affinity for later ones.
 
 Managed interrupts (NVMe queues) are the kernel's own: a write gives EIO, on newer kernels EPERM,
-which is no fault.
+which is no fault; so it does where the controller cannot move an interrupt at all.
 Source: Documentation/core-api/irq/irq-affinity.rst; kernel/irq/proc.c (irq_can_set_affinity_usr).
 """
 
@@ -104,9 +104,10 @@ def _gone(subject: str) -> str:
 def _explained(subject: str, value: str, error: OSError) -> NodeagentError | None:
     match error.errno:
         case errno.EIO | errno.EPERM:
-            # EPERM was seen on Linux 6.12, as root with every capability.
+            # EPERM was seen on Linux 6.12, as root with every capability. The kernel says the same
+            # of an interrupt whose controller cannot move it: irq_can_set_affinity_usr().
             return ActError(
-                f"IRQ {subject} is managed by the kernel, which places it itself",
+                f"IRQ {subject} is managed by the kernel, or its controller cannot move it",
                 "it is left alone; isolcpus=managed_irq keeps such interrupts off isolated CPUs",
             )
         case errno.ENOSPC:

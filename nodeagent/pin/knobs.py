@@ -50,6 +50,9 @@ class Holder(Door, Protocol):
     def cpus(self, value: str) -> CpuSet | None:
         """The value as a set; None: it is no set of CPUs, or names none."""
 
+    def in_force(self, subject: str, value: str) -> bool:
+        """Whether what was read is what the kernel does, too."""
+
     def room(self, subject: str) -> CpuSet:
         """The CPUs that the group may use now."""
 

@@ -1,9 +1,10 @@
 """An isolated partition of cgroup v2: a cpuset of ours whose CPUs nobody else is scheduled on.
 
 The kernel takes the word and then says whether it holds: `cpuset.cpus.partition` is read back, with
-its reason where it is invalid. It stands at the top of the tree, for only below a partition can
-another one be made, and the root is one. `cpuset.cpus.exclusive` is set where the kernel has it.
-Isolation has one owner a node, isolcpus= or partitions (docs/vm.md has what each kernel does else).
+its reason where it is invalid. It stands at the top of the tree, for before Linux 6.7 one could be
+made only below another, and the root is one. Where the kernel has it,
+`cpuset.cpus.exclusive` is set too. Isolation has one owner a node, isolcpus= or
+partitions (docs/vm.md has what each kernel does else).
 Source: Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition" and
 "cpuset.cpus.exclusive" (Linux 6.7).
 """
@@ -24,6 +25,9 @@ from nodeagent.pin.step import step
 
 PREFIX = "nodeagent."
 MEMBER = "member"
+ISOLATED = "isolated"
+_VALUE = re.compile(r"([0-9,-]*)(?: \(([a-z ]+)\))?")
+"""The CPUs, and what the kernel says of them where that is not `isolated`."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EXCLUSIVE = "cpuset.cpus.exclusive"
 
@@ -48,37 +52,40 @@ class Partition:
 
     def same(self, one: str, other: str) -> bool:
         """As sets."""
-        if MEMBER in (one, other):
-            return one == other
-        return CpuSet.parse(one) == CpuSet.parse(other)
+        return self.cpus(one) == self.cpus(other) and _root(one) == _root(other)
 
     def read(self, subject: str) -> str:
-        """The CPUs that it isolates; `member`: it isolates none, or is not there."""
+        """The CPUs that it isolates; `LIST (isolated invalid)`: those that it was to; `member`: it
+        isolates none, or is not there."""
         group = self._at(subject)
         if not (group / "cpuset.cpus.partition").exists():
             return MEMBER
-        if groups.read(group / "cpuset.cpus.partition").split(" ")[0] == MEMBER:
+        verdict = groups.read(group / "cpuset.cpus.partition").partition(" (")[0]
+        if verdict == MEMBER:
             return MEMBER
-        return groups.read(group / "cpuset.cpus")
+        cpus = groups.read(group / "cpuset.cpus")
+        return cpus if verdict == ISOLATED else f"{cpus} ({verdict})"
 
     def write(self, subject: str, value: str) -> None:
         """Makes it and reads the kernel's verdict, or ends it."""
         group = self._at(subject)
-        if value == MEMBER:
+        cpus = self.cpus(value)
+        if cpus is None:
             self._end(group)
             return
         _may(self._boot, "cpuset" in groups.given(group.parent))
         with contextlib.suppress(FileExistsError):
             _mkdir(group)
         step("partition.made")
-        groups.write(group / "cpuset.cpus", value)
+        groups.write(group / "cpuset.cpus", str(cpus))
         if (group / EXCLUSIVE).exists():
-            groups.write(group / EXCLUSIVE, value)
+            groups.write(group / EXCLUSIVE, str(cpus))
         step("partition.filled")
-        groups.write(group / "cpuset.cpus.partition", "isolated")
+        kind = "root" if _root(value) else ISOLATED
+        groups.write(group / "cpuset.cpus.partition", kind)
         step("partition.isolated")
         verdict = groups.read(group / "cpuset.cpus.partition")
-        if verdict != "isolated":
+        if verdict != kind and "(" not in value:
             raise ActError(
                 f"{group}/cpuset.cpus.partition: asked to isolate {value}, the kernel says "
                 f"{verdict[:200]!r}",
@@ -87,7 +94,12 @@ class Partition:
 
     def cpus(self, value: str) -> CpuSet | None:
         """As a set; None: it is no partition."""
-        return None if value == MEMBER else CpuSet.parse(value)
+        found = _VALUE.fullmatch(value)
+        return None if value == MEMBER or found is None else CpuSet.parse(found[1])
+
+    def in_force(self, subject: str, value: str) -> bool:
+        """It may have become invalid: a CPU went offline, or a sibling wants it too."""
+        return "(" not in value
 
     def room(self, subject: str) -> CpuSet:
         """What is left for everybody else."""
@@ -121,6 +133,11 @@ class Partition:
                 # Somebody is in it: a plain cpuset stays, and holds whom it held.
                 return
             raise groups.explained(group, "removed", error) from error
+
+
+def _root(value: str) -> bool:
+    """Whether somebody made it a partition whose CPUs are balanced."""
+    return value.endswith(("(root)", "(root invalid)"))
 
 
 def _may(boot: bool, given: bool) -> None:

@@ -161,6 +161,15 @@ class UnitProperty:
         """As a set; None: nothing is set, or it is none of CPUs."""
         return None if self._moves_memory else Value.parse(value).ids
 
+    def in_force(self, subject: str, value: str) -> bool:
+        """What systemd has may not be what its cgroup has. Of memory nodes nothing is asked: the
+        unit must be stopped to set them."""
+        unit, ids = self._unit(subject), Value.parse(value).ids
+        if unit.cgroup is None or ids is None or self._moves_memory:
+            return True
+        now = self.room(subject)
+        return bool(now) and now <= ids
+
     def room(self, subject: str) -> CpuSet:
         """The CPUs that its cgroup may use now; empty: it does not run, or nothing holds it."""
         unit = self._unit(subject)

@@ -35,7 +35,7 @@ class Values:
         try:
             door.check(action.subject, action.value)
             before = door.read(action.subject)
-            if door.same(before, action.value):
+            if door.same(before, action.value) and _in_force(door, action.subject, before):
                 message = f"{what} is {_shown(before)} already"
                 done = ActionResult(outcome=Outcome.DONE, message=message, read_back=before)
                 return done, before
@@ -185,6 +185,10 @@ class Values:
             said = f"setting {what} was interrupted, and could neither be completed nor put back"
             return Outcome.FAILED, f"{said}: {words(error)}"
         return Outcome.REVERTED, message
+
+
+def _in_force(door: Door, subject: str, value: str) -> bool:
+    return not isinstance(door, Holder) or door.in_force(subject, value)
 
 
 def _former(door: Door, record: Open) -> Former | None:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.model.cpuset import CpuSet
 from nodeagent.pin import cpuset
-from nodeagent.pin.proc import tids_of
+from nodeagent.pin.proc import threads_of, tids_of
 
 PROGRAM = ["/usr/bin/python3", "-c", """
 import os, threading, time
@@ -50,7 +49,7 @@ class Box:
         return (self.folder / "cpuset.cpus").read_text().strip()
 
     def masks(self) -> list[str]:
-        return sorted(str(CpuSet.of(os.sched_getaffinity(t))) for t in tids_of(self.pid))
+        return sorted(str(thread.mask) for thread in threads_of(self.pid))
 
 
 def _spec(folder: Path) -> None:

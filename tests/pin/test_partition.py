@@ -14,7 +14,7 @@ from nodeagent.model.placement import Consent, Knob, Outcome, SetValue
 from nodeagent.pin import groups
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
-from nodeagent.pin.partition import isolated_at_boot
+from nodeagent.pin.partition import Partition, isolated_at_boot
 from tests.pin.test_kills import killed_at
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
@@ -115,6 +115,53 @@ def test_killed_at_every_step(which: str, v2: None, tmp_path: Path, open_actor: 
         if not killed:
             break
     assert not killed and step > 5 and seen == {True, False}
+
+
+def test_one_that_the_kernel_made_invalid_is_not_called_made(
+    v2: None, tmp_path: Path, open_actor: Opener
+) -> None:
+    sibling = groups.MOUNT / f"sibling-{NAME}"
+    with open_actor(tmp_path, allow=ALLOW, partitions=True) as actor:
+        assert actor.perform(to("2-3"), ME).outcome is Outcome.DONE
+        again = actor.perform(to("2-3"), ME)
+        assert again.outcome is Outcome.DONE and "already" in again.message
+        (GROUP / "cpuset.cpus.partition").write_text("member")
+        sibling.mkdir()
+        try:
+            # Since 6.7 nobody else may want what is exclusive; before, the partition is invalid.
+            if (GROUP / "cpuset.cpus.exclusive").exists():
+                (GROUP / "cpuset.cpus.exclusive").write_text("\n")
+            (sibling / "cpuset.cpus").write_text("3")
+            (GROUP / "cpuset.cpus.partition").write_text("isolated")
+            verdict = (GROUP / "cpuset.cpus.partition").read_text()
+            assert verdict.startswith("isolated invalid"), verdict
+            done = actor.perform(to("2-3"), ME)
+            assert done.outcome is Outcome.REVERTED and "already" not in done.message
+            (undone,) = actor.undo(None, ME)
+            assert undone.result.outcome is Outcome.DONE, undone.result.message
+            assert actor.entries == ()
+        finally:
+            sibling.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("2-3", "2,3", True),
+        ("2-3 (isolated invalid)", "2-3", True),
+        ("2-3 (root)", "2-3", False),
+        ("2-3 (root invalid)", "2-3 (root)", True),
+        ("2-3 (isolated invalid)", "2", False),
+        ("member", "2", False),
+        ("member", "member", True),
+    ],
+)
+def test_what_is_said_of_a_partition(one: str, other: str, expected: bool) -> None:
+    door = Partition(boot=False)
+    assert door.same(one, other) is door.same(other, one) is expected
+    assert door.in_force("x", one) is ("(" not in one)
+    if one != "member":
+        assert door.cpus(one) == CpuSet.parse("2-3")
 
 
 def test_one_owner_of_isolation(v2: None, tmp_path: Path, open_actor: Opener) -> None:
