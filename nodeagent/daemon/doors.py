@@ -30,7 +30,7 @@ from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
 from nodeagent.errors import UnavailableError
 from nodeagent.feed.registry import Registry
-from nodeagent.model.actions import MAX_REASON, Result
+from nodeagent.model.actions import MAX_REASON, JournalEntry, Result
 from nodeagent.model.cgroup import Container
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
@@ -126,7 +126,10 @@ class _ActorDoor:
         pins: dict[tuple[int, int], JournalPin] = {}
         values: dict[tuple[str, str], JournalValue] = {}
         holds: list[JournalHold] = []
+        giving: list[JournalEntry] = []
         for entry in await self.client.journal():
+            if entry.state != "undoing" and (entry.cpus or entry.knob in HOLDING):
+                giving.append(entry)
             if entry.knob in HOLDING and entry.state != "undoing":
                 holds.append(
                     JournalHold(
@@ -161,6 +164,7 @@ class _ActorDoor:
             pins=tuple(pins.values()),
             values=tuple(values.values()),
             holds=tuple(holds),
+            entries=tuple(giving),
         )
 
     async def containers(self, cgroups: tuple[str, ...]) -> tuple[tuple[Container, ...], str]:

@@ -13,6 +13,7 @@ from nodeagent.daemon.hoststate import NOTHING as NO_HOST_PLAN
 from nodeagent.daemon.hoststate import JournalValue, Key, Planned, Set
 from nodeagent.daemon.hoststate import memory as values_memory
 from nodeagent.daemon.links import Links
+from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedStatus, RingStatus
@@ -114,6 +115,8 @@ class Journal:
     """Of each value of the host the newest."""
     holds: tuple[JournalHold, ...] = ()
     """Units and containers that are set."""
+    entries: tuple[JournalEntry, ...] = ()
+    """All that gives CPUs to somebody, whoever's workload it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,12 @@ class State:
     """(pid, start time, title) of the processes the plan was made for."""
     planned_on: Snapshot | None = None
     """The machine the plan was made on."""
+    entries: tuple[JournalEntry, ...] = ()
+    """What gives CPUs to somebody, as the journal last said."""
+    planned_by: tuple[JournalEntry, ...] = ()
+    """`entries` when it was last asked whose CPUs are another file's."""
+    elsewhere: tuple[JournalEntry, ...] = ()
+    """Of them, those of workloads that are not this daemon's, which the plan was made beside."""
     guard: Guard = field(default_factory=Guard)
     journal_ns: int = 0
     """When the journal was read that the guard has adopted."""

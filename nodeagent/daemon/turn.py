@@ -23,6 +23,7 @@ from nodeagent.place.facts import facts_of
 from nodeagent.place.held import observed
 from nodeagent.place.match import claims
 from nodeagent.place.planner import plan
+from nodeagent.place.taken import elsewhere, without
 from nodeagent.place.workloads import resolve
 
 
@@ -35,6 +36,8 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     state = pins.take_results(state, seen, events)
     state = _read(state, seen)
     state = hostvalues.adopt(state, seen, now_ns, events)
+    if seen.journal is not None:
+        state = replace(state, entries=seen.journal.entries)
     state = _plan(state, seen, now_ns, events)
     # After the plan: what a unit holds is told by its workload, whose processes that claims.
     state = pins.adopt(state, seen, now_ns, events)
@@ -115,26 +118,30 @@ def identity(process: ProcessState) -> Identity:
 
 
 def _plan(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
-    if state.snapshot is None:
+    snapshot = state.snapshot
+    if snapshot is None:
         return state
     identities = frozenset(identity(p) for p in state.processes)
     fixed = state.workloads == seen.workloads and state.housekeeping == seen.housekeeping
-    planned = state.planned_on is state.snapshot and fixed
-    if planned and state.planned_for == identities:
+    planned = state.planned_on is snapshot and fixed
+    if planned and state.planned_for == identities and state.planned_by == state.entries:
         return state
-    workloads = resolve(seen.workloads, state.snapshot)
+    workloads = resolve(seen.workloads, snapshot)
     claimed, _ = claims(workloads, state.processes)
-    if planned and claimed == state.claimed:
-        return replace(state, planned_for=identities)
-    topology = state.snapshot.topology
+    others = elsewhere(workloads, state.processes, state.entries)
+    state = replace(state, planned_for=identities, planned_by=state.entries)
+    if planned and claimed == state.claimed and others == state.elsewhere:
+        return state
+    topology = snapshot.topology
     # A first plan keeps what it finds: a restart moves nobody.
     current = (
         state.placement if state.planned_on else observed(topology, workloads, state.processes)
     )
     pinned = state.guard.pins.values()
     ours = {p.workload: p.cpus for p in pinned if p.before is not None}
-    facts = facts_of(state.snapshot, ours)
+    facts = facts_of(snapshot, ours)
     placement = plan(topology, workloads, state.processes, current, seen.housekeeping, facts)
+    placement = without(placement, workloads, others)
     was = {r.workload: r.reason for r in state.placement.refused}
     for refused in placement.refused:
         if was.get(refused.workload) != refused.reason:
@@ -167,8 +174,8 @@ def _plan(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
         housekeeping=seen.housekeeping,
         claimed=claimed,
         placement=placement,
-        planned_for=identities,
-        planned_on=state.snapshot,
+        planned_on=snapshot,
+        elsewhere=others,
     )
 
 

@@ -72,6 +72,7 @@ class SetAffinityRequest(_Request, frozen=True, kw_only=True, tag="set_affinity"
     cpus: _List
     before: _List
     tids: _Tids = ()
+    exclusive: bool = False
 
 
 class MoveToCpusetRequest(_Request, frozen=True, kw_only=True, tag="move_to_cpuset"):
@@ -84,6 +85,7 @@ class MoveToCpusetRequest(_Request, frozen=True, kw_only=True, tag="move_to_cpus
     cpus: _List
     mems: _List
     before: _Path
+    exclusive: bool = False
 
 
 class SetValueRequest(_Request, frozen=True, kw_only=True, tag="set_value"):
@@ -94,6 +96,7 @@ class SetValueRequest(_Request, frozen=True, kw_only=True, tag="set_value"):
     subject: _Subject
     value: _Value
     before: _Value
+    exclusive: bool = False
 
 
 class MigrateMemoryRequest(_Request, frozen=True, kw_only=True, tag="migrate_memory"):
@@ -215,6 +218,7 @@ class EntryLine(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     value: str = ""
     value_before: str = ""
+    exclusive: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +264,8 @@ class JournalEntry:
     subject: str = ""
     value: str = ""
     value_before: str = ""
+    exclusive: bool = False
+    """Whether the CPUs were to be nobody else's."""
 
 
 ActionRequest = SetAffinityRequest | MoveToCpusetRequest | MigrateMemoryRequest | SetValueRequest
@@ -277,6 +283,7 @@ def to_request(action: Action) -> ActionRequest:
                 cpus=str(action.cpus),
                 before=str(action.before),
                 tids=action.tids,
+                exclusive=action.exclusive,
             )
         case MoveToCpuset():
             return MoveToCpusetRequest(
@@ -287,6 +294,7 @@ def to_request(action: Action) -> ActionRequest:
                 cpus=str(action.cpus),
                 mems=str(action.mems),
                 before=action.before,
+                exclusive=action.exclusive,
             )
         case MigrateMemory():
             return MigrateMemoryRequest(
@@ -305,6 +313,7 @@ def to_request(action: Action) -> ActionRequest:
                 subject=action.subject,
                 value=action.value,
                 before=action.before,
+                exclusive=action.exclusive,
             )
 
 
@@ -318,6 +327,7 @@ def to_action(request: ActionRequest) -> Action:
                 cpus=CpuSet.parse(request.cpus),
                 before=CpuSet.parse(request.before),
                 tids=request.tids,
+                exclusive=request.exclusive,
             )
         case MoveToCpusetRequest():
             return MoveToCpuset(
@@ -327,6 +337,7 @@ def to_action(request: ActionRequest) -> Action:
                 cpus=CpuSet.parse(request.cpus),
                 mems=CpuSet.parse(request.mems),
                 before=request.before,
+                exclusive=request.exclusive,
             )
         case MigrateMemoryRequest():
             return MigrateMemory(
@@ -344,6 +355,7 @@ def to_action(request: ActionRequest) -> Action:
                 subject=request.subject,
                 value=request.value,
                 before=request.before,
+                exclusive=request.exclusive,
             )
 
 
@@ -366,6 +378,7 @@ def to_line(entry: JournalEntry) -> EntryLine:
         subject=entry.subject,
         value=entry.value,
         value_before=entry.value_before,
+        exclusive=entry.exclusive,
     )
 
 
@@ -388,4 +401,5 @@ def to_entry(line: EntryLine) -> JournalEntry:
         subject=line.subject,
         value=line.value,
         value_before=line.value_before,
+        exclusive=line.exclusive,
     )

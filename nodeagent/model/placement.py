@@ -252,6 +252,8 @@ class SetAffinity:
     """As the planner saw it (union over the threads); the actor reads each thread's own again."""
     tids: tuple[int, ...] = ()
     """These threads of the process only: a role's. Empty: as the target says."""
+    exclusive: bool = False
+    """Whether the CPUs are to be nobody else's: kept in the journal, for plans of other files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +268,8 @@ class MoveToCpuset:
     mems: CpuSet
     before: str
     """Path of the cpuset the process was in."""
+    exclusive: bool = False
+    """As of SetAffinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +344,8 @@ class SetValue:
     value: str
     before: str
     """As the planner saw it; the actor reads it again."""
+    exclusive: bool = False
+    """As of SetAffinity: of a unit or container."""
 
 
 ProcessAction = SetAffinity | MoveToCpuset

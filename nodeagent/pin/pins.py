@@ -66,6 +66,7 @@ class Pins:
             start_time=action.target.start_time,
             comm=comm,
             cpus=str(action.cpus),
+            exclusive=action.exclusive,
             **more,  # type: ignore[arg-type]  # fields of Open, by name
         )
 

@@ -72,6 +72,8 @@ class Open(_Record, frozen=True, kw_only=True, tag="open"):
     subject: str = ""
     value: str = ""
     value_before: str = ""
+    exclusive: bool = False
+    """Whether the CPUs were to be nobody else's; records of before it was kept do not say."""
 
 
 class Former(_Record, frozen=True, kw_only=True, tag="former"):
@@ -159,6 +161,7 @@ class Entry:
             subject=o.subject,
             value=o.value,
             value_before=o.value_before,
+            exclusive=o.exclusive,
         )
 
 

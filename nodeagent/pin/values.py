@@ -52,6 +52,7 @@ class Values:
                 subject=action.subject,
                 value=action.value,
                 value_before=before,
+                exclusive=action.exclusive,
             )
             entry = self._journal.begin(record, _former(door, record))
             step("value.before")

@@ -22,6 +22,7 @@ from nodeagent.model.placement import (
     ProcessState,
     SetAffinity,
     SetValue,
+    Sharing,
     Target,
     ThreadState,
 )
@@ -133,6 +134,7 @@ def _for(
                         subject=hold.subject,
                         value=str(placed.cpus),
                         before="",
+                        exclusive=_exclusive(placed),
                     )
                 )
             case Holder.CPUSET:
@@ -144,6 +146,7 @@ def _for(
                         cpus=placed.cpus,
                         mems=placed.mems,
                         before=process.cgroup,
+                        exclusive=_exclusive(placed),
                     )
                 )
             case Holder.THREADS:
@@ -157,8 +160,16 @@ def _for(
 
 def _whole(placed: Placed, target: Target, stray: Sequence[ThreadState]) -> SetAffinity:
     return SetAffinity(
-        workload=placed.workload, target=target, cpus=placed.cpus, before=_union(stray)
+        workload=placed.workload,
+        target=target,
+        cpus=placed.cpus,
+        before=_union(stray),
+        exclusive=_exclusive(placed),
     )
+
+
+def _exclusive(placed: Placed) -> bool:
+    return placed.sharing is Sharing.EXCLUSIVE
 
 
 def _by_role(
@@ -179,6 +190,7 @@ def _by_role(
             cpus=cpus,
             before=_union(some),
             tids=tuple(t.tid for t in some),
+            exclusive=_exclusive(placed),
         )
         for cpus, threads in groups.items()
         for some in (threads[i : i + MAX_TIDS] for i in range(0, len(threads), MAX_TIDS))

@@ -31,20 +31,43 @@ def without_taken(
     processes: Sequence[ProcessState],
     journal: Sequence[JournalEntry],
 ) -> Placement:
-    """The placement less its exclusive workloads (and their units) whose PUs a process of a
-    workload that the file does not name is pinned to.
+    """The placement less its workloads (and their units) whose PUs are another file's: the
+    exclusive ones where anybody else is pinned to one, the shared ones where that is an exclusive
+    workload."""
+    return without(placement, workloads, elsewhere(workloads, processes, journal))
 
-    A process that the file matches under another name is its own: the workload was renamed.
+
+def elsewhere(
+    workloads: Sequence[Workload],
+    processes: Sequence[ProcessState],
+    journal: Sequence[JournalEntry],
+) -> tuple[JournalEntry, ...]:
+    """Acts in force on processes that the file does not match, and on units and containers of
+    workloads that it does not name.
+
+    A process that the file matches under another name is its own: the workload was renamed. One
+    that it does not match is not, whatever its workload is called: two files may use one name.
     """
     named = {w.name for w in workloads}
     owned, _ = claims(workloads, processes)
     mine = {t.pid for targets in owned.values() for t in targets}
     alive = {(p.pid, p.start_time): p for p in processes}
     here = [p for p in processes if p.pid in mine]
-    others = [
-        e for e in journal if e.workload not in named and (_pins(e, mine, alive) or _holds(e, here))
-    ]
-    why = {p.workload: found for p in placement.placed if (found := _taken(p, others)) is not None}
+    return tuple(
+        e for e in journal if _pins(e, mine, alive) or (e.workload not in named and _holds(e, here))
+    )
+
+
+def without(
+    placement: Placement, workloads: Sequence[Workload], others: Sequence[JournalEntry]
+) -> Placement:
+    """The same, of what `elsewhere` found."""
+    named = {w.name for w in workloads}
+    why = {
+        p.workload: found
+        for p in placement.placed
+        if (found := _taken(p, others, named)) is not None
+    }
     if not why:
         return placement
     units = {p.unit: p.workload for p in placement.placed if p.workload in why and p.unit}
@@ -75,7 +98,8 @@ def _pins(
     process = alive.get((entry.pid, entry.start_time))
     if not entry.cpus or process is None or entry.pid in mine:
         return False
-    return any(t.cpus <= entry.cpus for t in process.threads)
+    # Without its threads' masks it is taken to be where it was put.
+    return not process.threads or any(t.cpus <= entry.cpus for t in process.threads)
 
 
 def _holds(entry: JournalEntry, here: Sequence[ProcessState]) -> bool:
@@ -99,19 +123,29 @@ def _cpus(entry: JournalEntry) -> CpuSet:
     return CpuSet.parse(entry.value) if entry.knob else entry.cpus
 
 
-def _taken(placed: Placed, others: Sequence[JournalEntry]) -> Refused | None:
-    if placed.sharing is not Sharing.EXCLUSIVE:
-        return None
-    found = next((e for e in others if _cpus(e) & placed.cpus), None)
+def _taken(
+    placed: Placed, others: Sequence[JournalEntry], named: AbstractSet[str]
+) -> Refused | None:
+    alone = placed.sharing is Sharing.EXCLUSIVE
+    found = next((e for e in others if (alone or e.exclusive) and _cpus(e) & placed.cpus), None)
     if found is None:
         return None
     both = _cpus(found) & placed.cpus
     who = found.subject if found.knob else f"process {found.pid}"
+    kind = "exclusive workload" if found.exclusive else "workload"
+    pinned = (
+        f"CPU {both} of its {placed.cpus} is where {who} of {kind} {found.workload} is pinned "
+        f"(act {found.id}, by {found.by})"
+    )
+    if found.workload in named:
+        return Refused(
+            workload=placed.workload,
+            reason=f"{pinned}, and this file's {found.workload} does not match that process",
+            would_fit_if=f"it were undone: nodeagentctl undo {found.id}",
+        )
     return Refused(
         workload=placed.workload,
-        reason=f"CPU {both} of its {placed.cpus} is where {who} of workload "
-        f"{found.workload} is pinned (act {found.id}, by {found.by}), and this file does not name "
-        f"that workload",
+        reason=f"{pinned}, and this file does not name that workload",
         would_fit_if=f"{found.workload} stood in the same file, or were released: "
         f"nodeagentctl place release {found.workload}",
     )

@@ -30,6 +30,7 @@ from nodeagent.daemon.state import (
     to_keep,
 )
 from nodeagent.daemon.turn import turn
+from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event
 from nodeagent.model.feed import FeedLoss, FeedStatus
@@ -174,6 +175,25 @@ class World:
         return Done(action=action, result=result, at_ns=self.now)
 
 
+def entry_of(pin: JournalPin) -> JournalEntry:
+    """What the actor's journal says of it."""
+    return JournalEntry(
+        id=pin.pid,
+        act="set_affinity",
+        state="done",
+        workload=pin.workload,
+        pid=pin.pid,
+        start_time=pin.start_time,
+        before=pin.before,
+        cpus=pin.after,
+        cpuset="",
+        at_ns=pin.at_ns,
+        by="root (pid 1)",
+        why="",
+        exclusive=True,
+    )
+
+
 @dataclass
 class Daemon:
     """Turns on a world; `state` is lost when the daemon is killed, the world's journal is not."""
@@ -195,7 +215,11 @@ class Daemon:
 
     def see(self) -> Seen:
         world = self.world
-        journal = Journal(at_ns=world.now, pins=tuple(world.journal.values()))
+        journal = Journal(
+            at_ns=world.now,
+            pins=tuple(world.journal.values()),
+            entries=tuple(map(entry_of, world.journal.values())),
+        )
         seen = Seen(
             judge=lambda snapshot, now_ns: self.findings,
             consents=self.consents,
@@ -1041,3 +1065,32 @@ def test_a_pin_that_helps_is_never_rolled_back() -> None:
     case.pin()
     case.go(8, 20_000)
     assert case.undone == [] and "better" in case.said("pin.compared")[0]
+
+
+@pytest.mark.parametrize("name", ["theirs", "rank"], ids=["another name", "the same name"])
+def test_pus_of_another_file_are_not_given_again(name: str) -> None:
+    """A person pinned a process by a file that the daemon does not have."""
+    world = World()
+    world.start(100, "rank")
+    world.start(200, "stranger")
+    daemon = Daemon(world, (workload("rank"),))
+    daemon.turn(0)
+    (mine,) = daemon.state.placement.placed
+    world.masks[200, 200] = world.masks[200, 201] = mine.cpus
+    world.journal[200] = JournalPin(
+        workload=name, pid=200, start_time=2000, after=mine.cpus, before=CpuSet.parse("0-7"),
+        at_ns=world.now,
+    )  # fmt: skip
+    daemon.fresh = True
+    decisions = daemon.turn()
+    assert decisions.queue == () and daemon.state.placement.placed == ()
+    (refused,) = daemon.state.placement.refused
+    assert "process 200 of exclusive workload" in refused.reason
+    assert "place.refused" in daemon.kinds()
+    # Its process ended: they are free again.
+    del world.names[200], world.journal[200]
+    for tid in (200, 201):
+        del world.masks[200, tid]
+    daemon.turn()
+    assert daemon.state.placement.of("rank") is not None
+    assert {str(m) for m in world.masks.values()} == {str(mine.cpus)}

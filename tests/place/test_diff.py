@@ -98,12 +98,14 @@ def test_only_what_differs() -> None:
             target=Target(pid=10, tid=0, start_time=100),
             cpus=CpuSet.parse("2-3"),
             before=CpuSet.parse("0-3"),
+            exclusive=True,
         ),
         SetAffinity(
             workload="vwap",
             target=Target(pid=30, tid=0, start_time=300),
             cpus=CpuSet.parse("2-3"),
             before=CpuSet.parse("1"),
+            exclusive=True,
         ),
     )
 

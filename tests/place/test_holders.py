@@ -137,7 +137,12 @@ def test_a_unit_is_set_once_for_all_its_processes() -> None:
     two = [process(1, UNIT), process(2, f"{UNIT}/worker")]
     (action,) = actions(placement(), two, BOTH, SYSTEMD)
     assert action == SetValue(
-        workload="w", knob=Knob.UNIT_CPUS, subject="index@0.service", value="4-5", before=""
+        workload="w",
+        knob=Knob.UNIT_CPUS,
+        subject="index@0.service",
+        value="4-5",
+        before="",
+        exclusive=True,
     )
     assert {h.holder for h in holds(placement(), two, BOTH, SYSTEMD).values()} == {Holder.UNIT}
     held = [dataclasses.replace(p, threads=process(p.pid, UNIT, cpus="4").threads) for p in two]

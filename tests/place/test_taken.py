@@ -81,7 +81,6 @@ def test_an_exclusive_workload_is_refused_and_told_whose_they_are() -> None:
     [
         ("the process has ended", 34, 7, "theirs", "theirs"),
         ("its number is another's now", 33, 8, "theirs", "theirs"),
-        ("this file names that workload", 33, 7, "more", "theirs"),
         ("the workload was renamed: this file matches the process", 33, 7, "old-name", "ours"),
     ],
 )
@@ -92,6 +91,29 @@ def test_who_does_not_count(what: str, pid: int, start: int, name: str, title: s
         before, OURS, (process(33, title, taken),), (entry(pid, name, taken, start),)
     )
     assert after == before, what
+
+
+def test_another_files_workload_of_the_same_name_counts_too() -> None:
+    """Two files may both have a rank0, each with a process of its own."""
+    before = planned(*OURS)
+    taken = before.placed[0].cpus
+    theirs = process(33, "theirs", str(taken))
+    after = without_taken(before, OURS, (theirs,), (entry(33, "ours", str(taken)),))
+    assert [p.workload for p in after.placed] == ["more"]
+    assert "this file's ours does not match that process" in after.refused[0].reason
+    assert after.refused[0].would_fit_if == "it were undone: nodeagentctl undo 12"
+
+
+def test_no_pool_is_laid_over_another_files_exclusive_pus() -> None:
+    shared = (workload("api", sharing=Sharing.SHARED),)
+    before = planned(*shared)
+    taken = str(before.placed[0].cpus)
+    theirs = replace(entry(33, "theirs", taken), exclusive=True)
+    # The daemon reads the threads of its own workloads only.
+    for process_ in (process(33, "theirs", taken), replace(process(33, "t", taken), threads=())):
+        after = without_taken(before, shared, (process_,), (theirs,))
+        assert not after.placed
+        assert "of exclusive workload theirs is pinned (act 12" in after.refused[0].reason
 
 
 def test_a_pin_that_somebody_undid_holds_no_cpu() -> None:
