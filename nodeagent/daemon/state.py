@@ -183,6 +183,8 @@ class State:
     """What the turn remembers."""
 
     turns: int = 0
+    now_ns: int = 0
+    """Of the last turn."""
     snapshot: Snapshot | None = None
     findings: tuple[Finding, ...] = ()
     verdict: Verdict = Verdict.UNKNOWN

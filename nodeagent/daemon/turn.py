@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.daemon import comparing, hostvalues, pins
+from nodeagent.daemon import clock, comparing, hostvalues, pins
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon.fold import fold
 from nodeagent.daemon.links import event, feed_events, finding_events, state_events
@@ -31,6 +31,8 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     """One turn."""
     events: list[Event] = list(seen.notices)
     state = replace(state, turns=state.turns + 1)
+    seen = clock.not_later(seen, now_ns)
+    state = clock.followed(state, now_ns, events)
     state = _freeze(state, seen, now_ns, events)
     state = _judge(state, seen, now_ns, events)
     state = pins.take_results(state, seen, events)

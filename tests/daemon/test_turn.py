@@ -445,6 +445,52 @@ def test_first_drift_is_corrected_second_reported() -> None:
     assert not daemon.turn().held[0].held
 
 
+def test_the_guard_is_not_blind_after_the_clock_was_set_back() -> None:
+    """By an hour, as at the first synchronisation after a boot with a wrong clock."""
+    world, daemon = pinned_world()
+    daemon.turn()
+    world.now -= 3600 * SECOND
+    daemon.turn()
+    world.masks[100, 100] = CpuSet.of([7])
+    daemon.turn()
+    daemon.fresh = True
+    daemon.turn()
+    daemon.turn()
+    assert mask(world, 100) != "7" and len(world.acts) == 2
+    assert daemon.kinds().count("pin.drift") == 1 and "pin.undone" not in daemon.kinds()
+    (said,) = [e for e in daemon.events if e.kind == "clock.back"]
+    assert "the clock was set back by 3598 s" in said.message
+
+
+def test_a_persons_change_just_before_the_clock_went_back_stays() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, login=1000)
+    world.masks[100, 100] = CpuSet.of([7])
+    world.now -= 3600 * SECOND
+    for _ in range(4):
+        daemon.turn()
+    assert world.masks[100, 100] == CpuSet.of([7]) and len(world.acts) == 1
+    assert daemon.kinds().count("pin.manual") == 1
+
+
+@pytest.mark.parametrize("back_s", [1, 3600])
+def test_what_was_done_before_the_clock_went_back_is_taken_for_done(back_s: int) -> None:
+    """Result and journal come with a date of before the step."""
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    daemon.turn()
+    assert len(world.acts) == 1
+    daemon.fresh = True
+    world.now -= back_s * SECOND
+    for _ in range(3):
+        daemon.turn()
+    daemon.fresh = True
+    daemon.turn()
+    assert len(world.acts) == 1 and "pin.undone" not in daemon.kinds()
+    assert daemon.turn().held[0].held
+
+
 def test_each_author_is_corrected_once() -> None:
     world, daemon = pinned_world()
     for name in ("irqbalance", "kubelet"):
