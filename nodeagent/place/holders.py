@@ -117,7 +117,12 @@ def holder(
         return _unit(process, unit, mine, processes, consents, facts)
     if facts.version == 1 or (facts.version == 2 and facts.controller and unit is None):
         return Hold(holder=Holder.CPUSET, reason=OURS)
-    why = "the cpuset controller is not to be had" if facts.version != 2 else "it is off"
+    if facts.version != 2:
+        why = "the cpuset controller is not to be had"
+    elif facts.controller:
+        why = f"{unit} is a unit's, and systemd is not process 1 here"
+    else:
+        why = "it is off"
     return _threads(consents, f"no cpuset holds it: {why}")
 
 

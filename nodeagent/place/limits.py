@@ -63,8 +63,8 @@ class Cgroups:
     the plan and does not bound it."""
 
     def is_ours(self, cgroup: str) -> bool:
-        """Whether that group is one of our own."""
-        return f"{cgroup}/".startswith(f"{CPUSET_ROOT}/")
+        """Whether that group is one of our own: a cpuset, or a partition (pin/partition.py)."""
+        return f"{cgroup}/".startswith((f"{CPUSET_ROOT}/", f"{CPUSET_ROOT}."))
 
     @property
     def foreign(self) -> tuple[Partition, ...]:

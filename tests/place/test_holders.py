@@ -74,6 +74,7 @@ def choose(
         ("/init.scope", SYSTEMD, Holder.THREADS, "", "the host's own"),
         ("/", dataclasses.replace(SYSTEMD, systemd=False), Holder.CPUSET, "", "/nodeagent"),
         ("/", Facts(version=2), Holder.THREADS, "", "it is off"),
+        (UNIT, Facts(version=2, controller=True), Holder.THREADS, "", "not process 1 here"),
         ("/", Facts(), Holder.THREADS, "", "not to be had"),
         (UNIT, Facts(version=1, systemd=True), Holder.CPUSET, "", "/nodeagent"),
         (UNIT, None, Holder.CPUSET, "", "/nodeagent"),

@@ -9,7 +9,7 @@ from nodeagent.discover.snapshot import read_snapshot
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Match, ProcessState, Refused, ThreadState
 from nodeagent.place.facts import Facts, facts_of
-from nodeagent.place.limits import cgroups_of
+from nodeagent.place.limits import Cgroups, Limit, cgroups_of, limit_of
 from nodeagent.place.planner import plan
 from tests.check.machines import healthy, with_texts
 from tests.place.machines import check, cpus, machine, want
@@ -194,3 +194,48 @@ def test_partitions_that_the_kernel_refused_hold_nothing() -> None:
     assert any("invalid" in t for p, t in snapshot.texts.items() if p.endswith(".partition"))
     tree = cgroups_of(snapshot)
     assert tree.cpus and not tree.foreign
+
+
+def tree(texts: dict[str, str], top: str = TOP) -> Cgroups:
+    snapshot = with_texts(
+        replace(healthy(), texts={}), {f"{top}/{path}": text for path, text in texts.items()}
+    )
+    below = {k: v for k, v in snapshot.texts.items() if k.removeprefix(f"{top}/") in texts}
+    return cgroups_of(replace(snapshot, texts=below))
+
+
+def test_whose_a_group_is() -> None:
+    told = tree({})
+    ours = ("/nodeagent", "/nodeagent/a", "/nodeagent.a")
+    assert [g for g in (*ours, "/nodeagents", "/a/nodeagent", "/") if told.is_ours(g)] == [*ours]
+
+
+def test_what_partitions_took_is_not_hidden_from_us() -> None:
+    told = tree(
+        {
+            "cpuset.cpus.partition": "root",
+            "cpuset.cpus.effective": "0-3",
+            "a/cpuset.cpus.partition": "isolated",
+            "a/cpuset.cpus.effective": "4",
+            "a/cpuset.cpus.exclusive.effective": "4-5",
+        }
+    )
+    # The root is no partition of somebody's; what one keeps for those below it is its own too.
+    assert [(p.cgroup, str(p.cpus)) for p in told.foreign] == [("/a", "4-5")]
+    assert told.hidden is not None and str(told.hidden.allowed) == "0-5"
+
+
+def test_two_groups_of_one_name_tell_nothing_of_a_workload_that_is_not_there() -> None:
+    wanted = replace(want("a", 3), match=Match(unit="a.service"))
+    one_group = {"system.slice/a.service/cpuset.cpus.effective": "5-7"}
+    both = one_group | {"other.slice/a.service/cpuset.cpus.effective": "2-3"}
+    assert limit_of(tree(both), wanted, ()) == Limit()
+    bound = limit_of(tree(one_group), wanted, ()).cpus
+    assert bound is not None and str(bound.allowed) == "5-7"
+
+
+def test_the_hybrid_layout_is_read_where_it_is() -> None:
+    told = tree(
+        {"cgroup.controllers": "cpuset", "a/cpuset.cpus.effective": "2"}, top=f"{TOP}/unified"
+    )
+    assert {g: str(b.allowed) for g, b in told.cpus.items()} == {"/a": "2"}
