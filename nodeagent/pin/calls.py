@@ -65,6 +65,36 @@ def run(argv: Sequence[str], connect: Callable[[], Bus], deadline_s: float = DEA
         _as_child(argv, deadline_s)
 
 
+def await_others(*words: str, deadline_s: float = DEADLINE_S) -> None:
+    """Until no program of root's runs with all these words among its arguments: a call outlives an
+    actor that was killed meanwhile, and does what it was told afterwards. Raises ActError."""
+    end = time.monotonic() + deadline_s
+    while (pid := _running(words)) is not None:
+        if time.monotonic() >= end:
+            raise ActError(
+                f"process {pid} ({' '.join(words)[:MAX_SHOWN]}) has not ended in {deadline_s:g} s, "
+                "and what it leaves is not known before",
+                f"look at it: ps -fp {pid}; once it has ended: nodeagentctl undo",
+            )
+        time.sleep(0.02)
+
+
+def _running(words: Sequence[str]) -> int | None:
+    """Only of the same user: what others are called is their own word."""
+    wanted = {word.encode() for word in words}
+    for entry in PROC.iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if entry.stat().st_uid == os.geteuid() and wanted <= {
+                *(entry / "cmdline").read_bytes().split(b"\0")
+            }:
+                return int(entry.name)
+        except OSError:
+            continue
+    return None
+
+
 def _as_child(argv: Sequence[str], deadline_s: float) -> None:
     process = subprocess.Popen(
         argv,

@@ -100,6 +100,10 @@ class ContainerCpus:
                 f"{runtime} update --cpuset-cpus by hand tells why",
             )
 
+    def await_calls(self, subject: str) -> None:
+        """Until no update of that container is under way. Raises ActError."""
+        calls.await_others("update", "--cpuset-cpus", _parts(subject)[1])
+
     def cpus(self, value: str) -> CpuSet | None:
         """As a set; None: all."""
         return None if value == ALL else CpuSet.parse(value)

@@ -64,6 +64,14 @@ class Holder(Door, Protocol):
         of times, also when the subject is gone."""
 
 
+@runtime_checkable
+class Caller(Door, Protocol):
+    """A door that writes by another program, which may outlive the actor."""
+
+    def await_calls(self, subject: str) -> None:
+        """Returns once none of them runs any more. Raises ActError when one does not end."""
+
+
 def doors(
     allow: AbstractSet[Consent] = frozenset(),
     *,

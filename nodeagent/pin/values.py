@@ -14,7 +14,7 @@ from nodeagent.model.placement import ActionResult, Knob, Outcome, SetValue
 from nodeagent.pin import survey
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
-from nodeagent.pin.knobs import Door, Holder
+from nodeagent.pin.knobs import Caller, Door, Holder
 from nodeagent.pin.records import Entry, Former, Open
 from nodeagent.pin.step import step
 from nodeagent.pin.undo import Journal
@@ -164,6 +164,9 @@ class Values:
         o = entry.open
         what = f"{o.knob} {o.subject}"
         try:
+            late = self._doors.get(Knob(o.knob))
+            if isinstance(late, Caller) and o.boot == self._boot:
+                late.await_calls(o.subject)
             stale = self.stale(entry)
             if stale is not None:
                 self._journal.closed(entry.id, *stale)

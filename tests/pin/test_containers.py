@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,6 +111,46 @@ def test_killed_at_every_step(which: str, box: Box, tmp_path: Path, open_actor: 
         if not killed:
             break
     assert not killed and step > 5 and seen == {True, False}
+
+
+def test_a_call_that_outlives_its_actor_is_waited_for(
+    box: Box, tmp_path: Path, open_actor: Opener
+) -> None:
+    """The actor is killed while the runtime's update is stopped just after its start; the next one
+    begins, and only then the update goes on."""
+    child = os.fork()
+    if child == 0:
+        with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+            actor.perform(to(box, last()), ME)
+        os._exit(0)
+    call = 0
+    while not call:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if {b"update", box.number.encode()} <= {*path.read_bytes().split(b"\0")}:
+                    call = int(path.parent.name)
+                    os.kill(call, signal.SIGSTOP)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert box.raw() != last(), "it was stopped too late to say anything"
+    going_on = threading.Timer(0.3, os.kill, (call, signal.SIGCONT))
+    going_on.start()
+    with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+        actor.recover()
+        going_on.join()
+        assert box.raw() == last()
+        (entry,) = actor.entries
+        assert entry.state == "done"
+        actor.undo(None, ME)
+    assert box.raw() == every()
+
+
+def test_a_call_that_never_ends_is_told_and_leaves_the_act_open() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        with pytest.raises(ActError, match=f"process {process.pid} .* has not ended in 0.1 s"):
+            calls.await_others("sleep", "600", deadline_s=0.1)
+        process.kill()
+    calls.await_others("sleep", "600", str(process.pid))
 
 
 def test_a_runtime_that_is_not_named_is_not_called(
