@@ -19,7 +19,6 @@ from nodeagent.model.placement import (
     Action,
     ActionResult,
     Consent,
-    Knob,
     MigrateMemory,
     MoveToCpuset,
     Outcome,
@@ -43,8 +42,6 @@ from nodeagent.pin.values import Values
 FREEZE_FILE = "freeze"
 SWEEP_ENTRIES = 256
 """With this many open entries, those of ended processes are closed before a new one is made."""
-ACTS = frozenset({"set_affinity", "move_to_cpuset", "set_value", MIGRATE})
-"""What stands in the journal as `act`, of this version."""
 _HZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -229,11 +226,6 @@ class Actor:
 
     def _undo(self, entry: Entry, asked: Asked) -> ActionResult:
         o = entry.open
-        stranger = _of_another_version(entry)
-        if stranger:
-            result = ActionResult(outcome=Outcome.REFUSED, message=stranger, journal_id=entry.id)
-            self._audit_undo(o.workload, o.pid, o.cpus or o.value, result, asked)
-            return result
         later = self._built_upon(entry)
         if later is not None:
             # Put back first, this one's mask would be taken for somebody's later change.
@@ -291,11 +283,9 @@ class Actor:
         said = list(self._journal.notes)
         asked = Asked(by="actor", why="recovery after a restart")
         for entry in self._journal.entries:
-            stranger = _of_another_version(entry)
-            if stranger:
-                said.append(stranger)
-            elif entry.state != "done":
-                said.append(self._recover(entry, asked))
+            if entry.state == "done":
+                continue
+            said.append(self._recover(entry, asked))
         said += self._sweep()
         return tuple(said)
 
@@ -339,8 +329,6 @@ class Actor:
         silent: set[str] = set()
         firsts = first_of_each(self._journal.entries)
         for entry in self._journal.entries:
-            if _of_another_version(entry):
-                continue
             stale: tuple[str, str] | None = None
             if entry.open.knob in silent:
                 continue
@@ -362,18 +350,6 @@ class Actor:
                 continue
             said.append(f"{stale[1]}: nothing to undo")
         return said
-
-
-def _of_another_version(entry: Entry) -> str:
-    """A sentence about an act that this version does not know, as after a downgrade: it is neither
-    closed nor undone, for how is not known here. "": it is known."""
-    o = entry.open
-    if o.act in ACTS and (not o.knob or o.knob in frozenset(Knob)):
-        return ""
-    return (
-        f"act {entry.id} ({o.act} {o.knob or o.comm} {o.subject or o.pid}) was made by another "
-        "version of nodeagent and is left as it is; undo it with that version"
-    )
 
 
 def _upon(later: Entry, entry: Entry) -> bool:
