@@ -26,10 +26,14 @@ class Machines:
 
     def __init__(self, kept: report.Report) -> None:
         self._running: qemu.Guest | None = None
+        self._faulted: dict[str, qemu.EmulatorFaultError] = {}
         self._report = kept
 
     def get(self, name: str) -> qemu.Guest:
         """Running, with everything started. Raises NoImageError where none can run."""
+        if name in self._faulted:
+            # Every try of it took minutes: once a run is enough.
+            raise self._faulted[name]
         if self._running is not None:
             if self._running.machine.name == name and self._running.alive:
                 return self._running
@@ -38,7 +42,11 @@ class Machines:
         where = image.make() if MODE else image.find()
         guest = qemu.Guest(machines()[name], where, payload.make())
         begun = time.monotonic()
-        guest.__enter__()
+        try:
+            guest.__enter__()
+        except qemu.EmulatorFaultError as error:
+            self._faulted[name] = error
+            raise
         self._running = guest
         state = guest.ready()
         self._report.booted(

@@ -31,7 +31,8 @@ BOOT_LIMIT_S = 400.0
 BOOTS = 4
 EMULATOR_FAULT = "Oops: int3"
 """QEMU's emulation may run an instruction that another CPU is patching (seen with 7.2 on a busy
-host): the kernel meets its own breakpoint. Only then is a machine booted again."""
+host): the kernel meets its own breakpoint. Only then is a machine booted again; once it is up, what
+it meets is a failure."""
 PROBE_LIMIT_S = 20.0
 GRACE_S = 30.0
 """What the channel gets beyond a command's own limit."""
@@ -55,6 +56,10 @@ CPU = {
 
 class GuestError(AssertionError):
     """A machine that did not do what it was asked; with its last words."""
+
+
+class EmulatorFaultError(NoImageError):
+    """A machine that never came up, for the emulator's fault alone, in every try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +90,17 @@ class Guest:
             try:
                 self._start(pathlib.Path(self._work.name))
                 break
-            except GuestError:
+            except GuestError as error:
                 # The whole console: an error carries its end only.
-                again = left and EMULATOR_FAULT in self.console()
+                fault = EMULATOR_FAULT in self.console()
                 self.stop()
-                if not again:
+                if not fault:
                     raise
+                if not left:
+                    raise EmulatorFaultError(
+                        f"{self.machine.name}: its kernel met {EMULATOR_FAULT!r}, a fault of "
+                        f"QEMU's emulation, in each of {BOOTS} boots, and it never came up"
+                    ) from error
             except BaseException:
                 self.stop()
                 raise

@@ -44,10 +44,10 @@ def main() -> int:
     try:
         qemu.available()
         where, drive = image.make(), payload.make()
+        return _run(qemu.Guest(known[asked.machine], where, drive), asked)
     except image.NoImageError as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
-    return _run(qemu.Guest(known[asked.machine], where, drive), asked)
 
 
 def _run(guest: qemu.Guest, asked: argparse.Namespace) -> int:

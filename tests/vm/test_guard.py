@@ -14,6 +14,7 @@ import pytest
 
 from tests.vm.qemu import Guest
 
+pytestmark = [pytest.mark.vm_long, pytest.mark.timeout(3000)]
 SCRIPT = pathlib.Path(__file__).parent / "guest" / "guarded.py"
 
 
@@ -44,7 +45,6 @@ def judged(told: dict[str, Any]) -> None:
     assert cpuset["failed"] and "outside its cpuset" in cpuset["failed"][0]
 
 
-@pytest.mark.vm_long
 def test_strangers_on_6_12(
     machine: Callable[[str], Guest], measured: Callable[[str, str], None]
 ) -> None:
@@ -53,7 +53,6 @@ def test_strangers_on_6_12(
     judged(told)
 
 
-@pytest.mark.vm_long
 def test_strangers_on_6_1(
     machine: Callable[[str], Guest], measured: Callable[[str, str], None]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.vm.qemu import Guest
 
+pytestmark = [pytest.mark.vm_long, pytest.mark.timeout(4500)]
 SMALL = ["small", "small-6-1"]
 PYTEST = "cd /opt/nodeagent/src && /opt/nodeagent/bin/python -m pytest -p no:cacheprovider -q "
 PODMAN = r"""
@@ -58,25 +59,21 @@ def within(guest: Guest, what: str, limit_s: float) -> None:
     assert "skipped" not in last, done.stdout[-4000:]
 
 
-@pytest.mark.vm_long
 @pytest.mark.parametrize("name", SMALL)
 def test_partitions(name: str, machine: Callable[[str], Guest]) -> None:
     within(machine(name), "tests/pin/test_partition.py", 1800)
 
 
-@pytest.mark.vm_long
 @pytest.mark.parametrize("name", SMALL)
 def test_units(name: str, machine: Callable[[str], Guest]) -> None:
     within(machine(name), "tests/pin/test_units.py -k 'not killed'", 3600)
 
 
-@pytest.mark.vm_long
 @pytest.mark.timeout(7200)
 def test_units_killed_at_every_step(machine: Callable[[str], Guest]) -> None:
     within(machine("small"), "tests/pin/test_units.py -k 'killed and not limited'", 7000)
 
 
-@pytest.mark.vm_long
 @pytest.mark.parametrize("name", SMALL)
 def test_a_container_is_held_through_podman_over_a_reload(
     name: str, machine: Callable[[str], Guest]

@@ -12,11 +12,11 @@ import pytest
 
 from tests.vm.qemu import Guest
 
+pytestmark = [pytest.mark.vm_long, pytest.mark.timeout(1800)]
 HERE = pathlib.Path(__file__).parent
 HELPERS = {"cuda-EvtHandlr", "pt_nccl_watchdg", "pt_tcpstore_uv"}
 
 
-@pytest.mark.vm_long
 def test_a_unit_is_pinned_by_role_and_put_back(
     machine: Callable[[str], Guest], measured: Callable[[str, str], None]
 ) -> None:

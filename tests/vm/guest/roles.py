@@ -17,7 +17,8 @@ from collections.abc import Callable
 HERE = pathlib.Path(__file__).resolve().parent
 WORK = pathlib.Path("/run/roles")
 FILE = WORK / "w.toml"
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
+"""Machines are emulated, and share two CPUs with others of their kind."""
 UNITS = {
     "roles-rank": ("VLLM::EngineCore", "", "", "cuda-EvtHandlr", "pt_nccl_watchdg"),
     "roles-index": ("index-server", "", ""),
