@@ -27,7 +27,7 @@ from nodeagent.pin.actor import Actor
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.client import ActorClient
-from nodeagent.pin.migrate import ACT, _available
+from nodeagent.pin.migrate import ACT, IDLE_S, _available
 from nodeagent.pin.mover import Mover, NotYetError
 from nodeagent.pin.proc import boot_id
 from nodeagent.pin.records import Open
@@ -225,6 +225,19 @@ def test_looking_goes_in_steps_and_one_process_at_a_time(
             steps += 1
         assert step.result.outcome is Outcome.DONE and steps > 2
         assert actor.migrate(moving(other.target), ME, go_on=False).result.outcome is Outcome.DONE
+
+
+def test_a_moving_that_was_left_keeps_nobody_waiting(
+    tmp_path: Path, open_actor: Opener, victim: Make, sparse: Target
+) -> None:
+    other = victim()
+    with open_actor(tmp_path, MEMORY) as actor:
+        assert actor.migrate(moving(sparse), ME, go_on=False).more
+        time.sleep(IDLE_S + 0.1)
+        assert actor.migrate(moving(other.target), ME, go_on=False).result.outcome is Outcome.DONE
+        late = actor.migrate(moving(sparse), ME, go_on=True)
+        assert late.result.outcome is Outcome.REFUSED and not late.more
+        assert "was ended meanwhile" in late.result.message
 
 
 def test_an_interrupted_moving_is_told_at_the_next_start(
