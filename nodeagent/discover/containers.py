@@ -15,9 +15,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import re
 import sqlite3
+import stat
 import subprocess
+import time
+from collections.abc import Callable
 from urllib.parse import quote
 
 import msgspec
@@ -33,6 +37,12 @@ MAX_TRIES = 3
 MAX_FILE = 4 << 20
 MAX_LABELS = 256
 INSPECT_DEADLINE_S = 3.0
+ROOTS_STORE = "var/lib/containers/storage"
+MAX_DATABASE = 32 << 20
+"""Of a user's own Podman; root's is not copied."""
+QUERY_S = 0.25
+QUERY_STEPS = 10_000
+"""Of SQLite's machine, between two looks at the clock."""
 STORES = ("overlay", "vfs", "btrfs", "zfs")
 """Storage drivers of Podman and CRI-O: each has a folder DRIVER-containers."""
 NAMESPACES = ("k8s.io", "default", "moby", "nerdctl")
@@ -99,7 +109,7 @@ class Containers:
         5 knows stands in its database."""
         if self._root.is_live:
             for top in self._tops(found):
-                row = read_database(f"/{top}/db.sql", found.id)
+                row = read_database(f"/{top}/db.sql", found.id, hostile=top != ROOTS_STORE)
                 if row is not None:
                     return database_facts(found, row)
         for store in (f"{t}/{d}-containers" for t in self._tops(found) for d in STORES):
@@ -112,7 +122,7 @@ class Containers:
 
     def _tops(self, found: Container) -> list[str]:
         """Where the stores of root and of the container's user are."""
-        tops = ["var/lib/containers/storage"]
+        tops = [ROOTS_STORE]
         user = _USER.search(found.cgroup)
         home = self._home(user[1]) if user is not None else ""
         if home:
@@ -173,22 +183,65 @@ class Containers:
         return inspect_facts(told, done.stdout)
 
 
-def read_database(path: str, number: str) -> bytes | None:
+def read_database(path: str, number: str, *, hostile: bool = False) -> bytes | None:
     """What Podman (5, and 4.8 where it was told so) keeps of one container; None: nothing, or no
     right. Opened to read only; where that would have to write or to wait, as a file nobody
-    changes."""
+    changes.
+
+    `hostile`: it is another user's, who may put there a FIFO, or a view that never ends. It is read
+    as bytes then, and SQLite never opens a path.
+    """
+    if hostile:
+        data = _plain_file(path)
+        return None if data is None else _row(functools.partial(_in_memory, data), number)
     for how in ("mode=ro", "mode=ro&immutable=1"):
-        try:
-            with contextlib.closing(
-                sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, timeout=0.0)
-            ) as base:
-                row = base.execute(
-                    "SELECT JSON FROM ContainerConfig WHERE ID = ?", (number,)
-                ).fetchone()
-        except sqlite3.Error:
-            continue
-        return None if row is None or not isinstance(row[0], str) else row[0].encode()
+        uri = f"file:{quote(path)}?{how}"
+        row = _row(functools.partial(sqlite3.connect, uri, uri=True, timeout=0.0), number)
+        if row is not None:
+            return row
     return None
+
+
+def _plain_file(path: str) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode) or seen.st_size > MAX_DATABASE:
+            return None
+        try:
+            return file.read(MAX_DATABASE)
+        except OSError:
+            return None
+
+
+def _in_memory(data: bytes) -> sqlite3.Connection:
+    # Source: sqlite.org/fileformat.html 1.3.3: 2 is a write-ahead log, which memory has not.
+    if data[18:20] == b"\2\2":
+        data = data[:18] + b"\1\1" + data[20:]
+    base = sqlite3.connect(":memory:")
+    if not hasattr(base, "deserialize"):
+        base.close()
+        raise sqlite3.NotSupportedError("this SQLite was built without deserialize")
+    base.deserialize(data)
+    return base
+
+
+def _row(connect: Callable[[], sqlite3.Connection], number: str) -> bytes | None:
+    """Within bounds of time and length: what is named a table there may be anything."""
+    end = time.monotonic() + QUERY_S
+    try:
+        with contextlib.closing(connect()) as base:
+            base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_FILE)
+            base.set_progress_handler(lambda: time.monotonic() > end, QUERY_STEPS)
+            row = base.execute(
+                "SELECT JSON FROM ContainerConfig WHERE ID = ?", (number,)
+            ).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None or not isinstance(row[0], str) else row[0].encode()
 
 
 # ---- what the files say: pure --------------------------------------------------------------------

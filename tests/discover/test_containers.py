@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pathlib
 import sqlite3
 
@@ -252,3 +253,47 @@ def test_a_process_in_a_container_is_known_by_name_image_and_label(
         assert matches(match, one), match
     for match in (Match(container="other"), Match(image="vllm"), Match(label="tier=silver")):
         assert not matches(match, one), match
+
+
+def _made(path: pathlib.Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as base:
+        for statement in statements:
+            base.execute(statement)
+        base.commit()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "with recursive c(ID, JSON) as (select '0', 'x' union all select ID || '1', JSON from c) "
+        "select * from c",
+        f"select '{ID}' as ID, hex(zeroblob(400000000)) as JSON",
+    ],
+    ids=["never ends", "takes all memory"],
+)
+def test_a_database_of_a_users_that_is_made_to_hang(view: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "db.sql"
+    _made(path, f"create view ContainerConfig as {view}")
+    for hostile in (True, False):
+        assert read_database(str(path), ID, hostile=hostile) is None
+
+
+def test_a_fifo_in_a_users_home_is_not_waited_for(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "db.sql")
+    assert read_database(str(tmp_path / "db.sql"), ID, hostile=True) is None
+    assert read_database(str(tmp_path / "none"), ID, hostile=True) is None
+    (tmp_path / "odd").write_bytes(b"x" * 4096)
+    assert read_database(str(tmp_path / "odd"), ID, hostile=True) is None
+
+
+def test_a_users_database_is_read_as_roots_is(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "db.sql"
+    _made(
+        path,
+        "pragma journal_mode = wal",
+        "create table ContainerConfig (ID text, JSON text)",
+        f"insert into ContainerConfig values ('{ID}', '{{}}')",
+    )
+    assert path.read_bytes()[18:20] == b"\2\2"
+    for hostile in (True, False):
+        assert read_database(str(path), ID, hostile=hostile) == b"{}"
