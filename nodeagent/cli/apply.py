@@ -66,6 +66,7 @@ def apply(
     A unit is placed whole or put back whole; what does not depend on it goes on. Ctrl-C ends it
     after the act in hand. Needs root or group nodeagent-admin, and [pin] allow.
     """
+    from nodeagent.cli.called import as_called, options
     from nodeagent.cli.output import console, emit_json, even_unheard, note
     from nodeagent.cli.render.acts import Progress, summary
     from nodeagent.cli.render.flow import say
@@ -92,7 +93,7 @@ def apply(
         if not (sys.stdin.isatty() and table):
             raise UsageError(
                 f"the plan makes {many(len(found.actions), 'change')}, and --yes was not given",
-                "look at nodeagentctl place plan, then give --yes",
+                f"nodeagentctl place apply --yes{options(file, housekeeping, by)}",
             )
         for _ in range(MAX_REPLANS):
             if found.standing.frozen is not None and not override_freeze:
@@ -132,8 +133,8 @@ def apply(
         progress.close()
     if table:
         with even_unheard():
-            for line in summary(found, acted):
-                say(out, line)
+            for line in summary(found, acted, again=f" --yes{options(file, housekeeping, by)}"):
+                say(out, as_called(line, invocation))
     else:
         with even_unheard():
             emit_json("placement", placement_json(found, acted.results, acted.not_tried))

@@ -84,9 +84,16 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """A reader that has what it wanted (head) is no fault; click's exit 1 would mean WARN."""
+        """A reader that has what it wanted (head) is no fault; click's exit 1 would mean WARN. A
+        remedy names the daemon that was named."""
         try:
             return super().invoke(ctx)
+        except NodeagentError as error:
+            if isinstance(ctx.obj, Invocation):
+                from nodeagent.cli.called import as_called
+
+                error.remedy = as_called(error.remedy, ctx.obj)
+            raise
         except BrokenPipeError:
             discard_stdout()
             return 0
@@ -181,13 +188,31 @@ def _usage_remedy(error: click.ClickException) -> str:
         rest = where.removeprefix("nodeagentctl").strip()
         value = _GLOBAL[error.option_name]
         return f"it goes before the command: nodeagentctl {error.option_name} {value} {rest}"
-    unknown = re.fullmatch(r"No such command '(.*)'\.", error.message)
+    unknown = re.match(r"No such command '(.*?)'\.", error.message)
     if unknown and ctx is not None and isinstance(ctx.command, click.Group):
+        elsewhere = _elsewhere(unknown[1])
+        if elsewhere:
+            return f"it is: {' or: '.join(elsewhere)}"
         near = difflib.get_close_matches(unknown[1], ctx.command.list_commands(ctx), 2)
         if near:
             return f"did you mean {' or '.join(near)}? {where} --help"
     return f"{where} --help"
 
+
+def _elsewhere(name: str) -> list[str]:
+    """Whole commands of that very name in other groups, or at the top."""
+    found = ["nodeagentctl undo"] if name == "undo" else []
+    for group in _GROUPS:
+        command = cli.get_command(click.Context(cli), group)
+        if isinstance(command, click.Group) and name in command.list_commands(
+            click.Context(command)
+        ):
+            found.append(f"nodeagentctl {group} {name}")
+    return found
+
+
+_GROUPS = ("place", "topology")
+"""Groups whose commands people type without the group."""
 
 _GLOBAL = {
     "-o": "json",

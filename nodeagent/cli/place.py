@@ -84,7 +84,8 @@ class _Group(click.Group):
 @click.group(
     cls=_Group,
     epilog="\b\nExamples:  nodeagentctl place plan\n           nodeagentctl place apply --yes\n"
-    "           nodeagentctl place status\n           nodeagentctl place release rank0",
+    "           nodeagentctl place status\n           nodeagentctl place release rank0\n"
+    "           nodeagentctl undo",
 )
 def place() -> None:
     """Where workloads belong: plan it, make it so, see whether it holds, put it back."""
@@ -134,11 +135,12 @@ def plan(
     Nothing is changed. ~ will change, = is in place, ? has no process now, ! is refused. In
     brackets: the class of consent it needs. Many workloads are folded; --all shows each.
     """
+    from nodeagent.cli.called import as_called, options
     from nodeagent.cli.output import console, emit_json, even_unheard
     from nodeagent.cli.planned import planned
     from nodeagent.cli.render.flow import say
     from nodeagent.cli.render.placement import placement_json
-    from nodeagent.cli.render.plan import plan_sentence, print_plan
+    from nodeagent.cli.render.plan import next_step, plan_sentence, print_plan
 
     if runtime and container is None:
         raise UsageError("--runtime without --container", "add --container, or leave it out")
@@ -158,7 +160,8 @@ def plan(
             out.print()
             say(out, plan_sentence(found))
             if found.actions and invocation.host is None:
-                say(out, "Nothing was changed. Make it so: nodeagentctl place apply --yes")
+                again = f"nodeagentctl place apply --yes{options(file, housekeeping, by)}"
+                say(out, next_step(found, as_called(again, invocation)))
     return EXIT_PARTLY if detailed_exitcode and pending else EXIT_DONE
 
 

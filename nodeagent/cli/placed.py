@@ -55,19 +55,21 @@ def status(
     newest act on it. Without a workload file: what is pinned, by the actor's journal (as root also
     without actor).
     """
+    from nodeagent.cli.called import as_called, options
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.planned import planned
     from nodeagent.cli.render.held import print_status, status_json
 
     found = planned(invocation, file, housekeeping, needed=False, memory=False)
-    report = _report(invocation, found, exact)
+    again = f"nodeagentctl place apply{options(file, housekeeping, None)}"
+    report = _report(invocation, found, exact, as_called(again, invocation))
     if invocation.output == "table":
         print_status(console(), report, unfold=unfold)
     else:
         emit_json("placement", status_json(report))
 
 
-def _report(invocation: Invocation, found: Planned, exact: bool) -> Report:
+def _report(invocation: Invocation, found: Planned, exact: bool, again: str) -> Report:
     from nodeagent.cli.render.held import Report, Standing
     from nodeagent.cli.render.placement import latest
     from nodeagent.place.held import held
@@ -98,11 +100,13 @@ def _report(invocation: Invocation, found: Planned, exact: bool) -> Report:
                 comm=mine.comm if mine is not None else "",
                 entry=entry,
                 local=local.get(row.pid) if row.pid is not None else None,
-                why=_why(found, placed, mine, entry, told),
+                why=_why(found, placed, mine, entry, told, again),
             )
         )
     if found.journal is None and found.recording is None:
         notes.append(f"since when and by whom is not known: {found.journal_reason}")
+    if found.standing.frozen is not None:
+        notes.append(f"frozen: nothing is changed, undo included: {found.standing.frozen}")
     if not found.file and found.journal:
         notes.append("no workload file is named, so this is what is pinned, not what is wanted")
     return Report(planned=found, standings=tuple(standings), notes=tuple(notes))
@@ -204,6 +208,7 @@ def _why(
     process: ProcessState | None,
     entry: JournalEntry | None,
     told: _Told | None,
+    again: str,
 ) -> str:
     """Why a process is not held; "": it is."""
     from nodeagent.place.roles import outside
@@ -226,6 +231,8 @@ def _why(
     if found.journal is None:
         return said
     if entry is None:
-        return f"{said}; nodeagent has not pinned it (nodeagentctl place apply)"
+        if found.standing.frozen is not None:
+            return f"{said}; nodeagent has not pinned it, and nothing is changed now: frozen"
+        return f"{said}; nodeagent has not pinned it ({again})"
     put = entry.value if entry.knob else entry.cpus
     return f"{said}; act {entry.id} had put it on CPU {put}, and somebody moved it since"

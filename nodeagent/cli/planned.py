@@ -61,6 +61,8 @@ class Planned:
     journal_reason: str = ""
     config: str = ""
     """The daemon's configuration that `[pin]` stands in."""
+    configured: frozenset[Consent] = frozenset()
+    """What `[pin] allow` says there now; an actor that runs may have read something else."""
     host: HostPlan = field(default_factory=HostPlan)
     """What the placement asks of the host, consented to or not; `actions` has what is."""
 
@@ -79,6 +81,8 @@ class _Actor:
     standing: Standing
     journal: tuple[JournalEntry, ...] | None
     reason: str = ""
+    remedy: str = ""
+    """What would let it be asked."""
 
 
 def planned(
@@ -128,6 +132,9 @@ def planned(
         *(to_move if allow is None or Consent.MEMORY in allow else ()),
         *host_actions(host, frozenset(Consent) if allow is None else allow),
     )
+    loaded = configuration(invocation.config) if invocation.host is None else None
+    # Of an actor that was named by its socket nobody knows the configuration.
+    by_file = invocation.config is not None or invocation.socket is None
     return Planned(
         topology=topology,
         placement=placement,
@@ -142,7 +149,8 @@ def planned(
         standing=actor.standing,
         journal=actor.journal,
         journal_reason=actor.reason,
-        config=configuration(invocation.config).path if invocation.host is None else "",
+        config=loaded.path if loaded is not None else "",
+        configured=frozenset(loaded.config.pin.allow) if loaded and by_file else frozenset(),
     )
 
 
@@ -167,10 +175,10 @@ def ask_actor(invocation: Invocation, *, must_answer: bool = False) -> _Actor:
     except NodeagentError as error:
         if must_answer:
             raise
-        reason = str(error)
+        reason, remedy = str(error), error.remedy
     standing = _configured(invocation, reason)
     journal, why = journal_file(invocation, reason)
-    return _Actor(standing=standing, journal=journal, reason=why)
+    return _Actor(standing=standing, journal=journal, reason=why, remedy=remedy)
 
 
 async def _ask(socket: Path) -> _Actor:

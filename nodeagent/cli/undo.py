@@ -17,10 +17,12 @@ from nodeagent.cli.place import (
     live_only,
     override_option,
 )
-from nodeagent.errors import NodeagentError
+from nodeagent.errors import NodeagentError, UsageError
 from nodeagent.model.actions import JournalEntry, Result
 from nodeagent.model.placement import Outcome
 from nodeagent.model.words import many
+
+WITHOUT_ACTOR = "be root or in group nodeagent-admin; systemctl start nodeagent-actor"
 
 _plan = click.option("--plan", "only_look", is_flag=True, help="Show what it would do, only.")
 
@@ -45,11 +47,28 @@ def release(
     return _undo(invocation, workload, 0, only_look, override_freeze, "place release")
 
 
+class _Act(click.ParamType):  # type: ignore[type-arg]  # not generic in every release
+    """The number of an act; a workload's name belongs to `place release`."""
+
+    name = "number"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        text = str(value)
+        if text.isascii() and text.isdigit() and int(text) > 0:
+            return int(text)
+        raise UsageError(
+            f"undo takes the number of an act, and {text!r} is none",
+            f"nodeagentctl undo --plan shows them; a workload: nodeagentctl place release {text}",
+        )
+
+
 @click.command(
     epilog="\b\nExamples:  nodeagentctl undo --plan\n           nodeagentctl undo\n"
     "           nodeagentctl undo 12\n" + ACT_CODES
 )
-@click.argument("act", required=False, type=click.IntRange(min=1), metavar="[ID]")
+@click.argument("act", required=False, type=_Act(), metavar="[ID]")
 @_plan
 @override_option
 @click.pass_obj
@@ -70,6 +89,7 @@ def _undo(
     override_freeze: str,
     why: str,
 ) -> int:
+    from nodeagent.cli.called import as_called
     from nodeagent.cli.output import console, emit_json, even_unheard
     from nodeagent.cli.render.acts import print_outcome
     from nodeagent.cli.render.flow import say
@@ -98,7 +118,8 @@ def _undo(
             out = console()
             for r in results:
                 print_outcome(out, r.workload, Outcome(r.outcome), r.message)
-            say(out, _sentence(results, workload, act))
+            text = _sentence(results, workload, act)
+            say(out, as_called(text, invocation))
     if act and not results:
         return EXIT_NOTHING
     return exit_code([Outcome(r.outcome) for r in results])
@@ -127,12 +148,16 @@ def nothing(workload: str | None, act: int) -> str:
     if act:
         return f"There is no act {act} that could be undone: nothing to undo."
     if workload:
-        return f"Workload {workload} is not pinned by nodeagent: nothing to undo."
+        return (
+            f"Workload {workload} is not pinned by nodeagent: nothing to undo. What is: "
+            "nodeagentctl undo --plan"
+        )
     return "Nothing is pinned by nodeagent: nothing to undo."
 
 
 def _look(invocation: Invocation, workload: str | None, act: int) -> int:
     """What an undo would do; changes nothing."""
+    from nodeagent.cli.called import as_called
     from nodeagent.cli.host import open_root
     from nodeagent.cli.output import console, emit_json, even_unheard
     from nodeagent.cli.planned import ask_actor
@@ -144,8 +169,7 @@ def _look(invocation: Invocation, workload: str | None, act: int) -> int:
     actor = ask_actor(invocation)
     if actor.journal is None:
         raise NodeagentError(
-            f"what can be undone is not known: {actor.reason}",
-            "be root or in group nodeagent-admin; systemctl start nodeagent-actor",
+            f"what can be undone is not known: {actor.reason}", actor.remedy or WITHOUT_ACTOR
         )
     with open_root(None) as root:
         reader = Processes(root, titles_s=PATIENCE_S)
@@ -161,5 +185,6 @@ def _look(invocation: Invocation, workload: str | None, act: int) -> int:
         if invocation.output != "table":
             emit_json("placement", undo_plan_json([(w.entry, w.outcome, w.message) for w in found]))
         else:
-            print_undo_plan(console(), found, nothing(workload, act), frozen=actor.standing.frozen)
+            none = as_called(nothing(workload, act), invocation)
+            print_undo_plan(console(), found, none, frozen=actor.standing.frozen)
     return EXIT_NOTHING if act and not found else EXIT_DONE

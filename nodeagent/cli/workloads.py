@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,9 @@ def plan_here(want: Wanted, host: str | None, journal: Sequence[JournalEntry] = 
             processes = reader.scan()
         finally:
             reader.close()
+        if host is None:
+            # A pattern that also fits the command that asks would pin what is gone in a second.
+            processes = tuple(p for p in processes if p.pid != os.getpid())
         facts = holding_facts(root)
     need_titles(want.workloads, reader.title_reason)
     topology = snapshot.topology

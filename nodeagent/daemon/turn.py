@@ -84,7 +84,8 @@ def _freeze(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State
             event("freeze.on", "freeze", Severity.INFO, f"nothing is changed: {why}", now_ns)
         )
     if why is None and state.frozen is not None:
-        events.append(event("freeze.off", "freeze", Severity.INFO, f"over: {state.frozen}", now_ns))
+        over = f"it is over; it was: {state.frozen}"
+        events.append(event("freeze.off", "freeze", Severity.INFO, over, now_ns))
     return replace(state, frozen=why)
 
 

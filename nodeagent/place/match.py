@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,9 @@ from nodeagent.model.placement import (
     ThreadState,
     Workload,
 )
+
+MAX_EXPLAINED = 4
+"""Workloads without a process of which it is said what was looked for."""
 
 
 def matches(match: Match, process: ProcessState) -> bool:
@@ -145,6 +149,30 @@ def matching(match: Match | None, processes: Iterable[ProcessState]) -> tuple[Pr
         return ()
     fit = _compiled(match)
     return tuple(sorted((p for p in processes if fit(p)), key=lambda p: p.pid))
+
+
+def unmatched(
+    workloads: Sequence[Workload], idle: Sequence[str], processes: Sequence[ProcessState]
+) -> tuple[str, ...]:
+    """Sentences on workloads that no process fits: of a few, what was looked for and how many
+    processes fit each criterion by itself, for a pattern with a slip is seen by that."""
+    if not idle:
+        return ()
+    if len(idle) > MAX_EXPLAINED:
+        return (f"no process matches: {', '.join(idle)}",)
+    by_name = {w.name: w.match for w in workloads}
+    return tuple(
+        f"no process matches: {name} ({_criteria(by_name[name], processes)})" for name in idle
+    )
+
+
+def _criteria(match: Match, processes: Sequence[ProcessState]) -> str:
+    given = {f.name: getattr(match, f.name) for f in dataclasses.fields(match)}
+    told = {name: value for name, value in given.items() if value is not None}
+    if len(told) == 1:
+        return "".join(f"{name} {value!r}" for name, value in told.items())
+    counted = {n: len(matching(Match(**{n: v}), processes)) for n, v in told.items()}
+    return ", ".join(f"{n} {v!r} by itself: {counted[n] or 'none'}" for n, v in told.items())
 
 
 def claims(

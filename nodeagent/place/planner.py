@@ -20,7 +20,7 @@ from nodeagent.place.facts import Facts
 from nodeagent.place.housekeeping import SMALL_PUS, housekeeping_of
 from nodeagent.place.limits import NO_LIMITS
 from nodeagent.place.machine import cpus_of, machine_of
-from nodeagent.place.match import claims
+from nodeagent.place.match import claims, unmatched
 from nodeagent.place.nics import pairings
 from nodeagent.place.reasons import Words, paths_of, reasons_of
 from nodeagent.place.refusal import left_after, why_out
@@ -63,7 +63,7 @@ def plan(
     owned, contested = claims(workloads, processes)
     idle = [n for n, found in owned.items() if not found] if processes else []
     if idle:
-        notes += (f"no process matches: {', '.join(idle)}",)
+        notes += unmatched(workloads, idle, processes)
     notes += tuple(
         f"CPU {p.cpus} belongs to partition {p.cgroup} ({p.file}) and is given to nobody outside it"
         for p in facts.cgroups.foreign

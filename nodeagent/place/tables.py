@@ -6,6 +6,7 @@ mistake as `$.workload[1].cpus`, and people want the line.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -206,11 +207,12 @@ def _explain(error: msgspec.ValidationError, document: dict[str, object], lines:
     unknown = re.search(r"contains unknown field `(.*)`", text)
     if unknown:
         known = ", ".join(table.__struct_fields__)
+        close = difflib.get_close_matches(unknown[1], table.__struct_fields__, 1)
         lines.fail(
             place,
             ".".join((*(k for k in rest if k != "..."), unknown[1])),
             f"unknown key {unknown[1]!r}, expected one of: {known}",
-            "correct the key or remove the line",
+            f"did you mean {close[0]}?" if close else "correct the key or remove the line",
         )
     missing = re.search(r"missing required field `(\w+)`", text)
     if missing:

@@ -55,6 +55,33 @@ def test_a_mistyped_command_is_told_the_nearest(bin_dir: pathlib.Path) -> None:
     assert "did you mean" not in run(bin_dir, "zzzz").stderr
 
 
+def test_a_command_of_another_group_is_told_whole(bin_dir: pathlib.Path) -> None:
+    assert "remedy: it is: nodeagentctl undo\n" in run(bin_dir, "place", "undo").stderr
+    assert "remedy: it is: nodeagentctl place plan\n" in run(bin_dir, "plan").stderr
+    assert "remedy: it is: nodeagentctl topology check\n" in run(bin_dir, "check").stderr
+
+
+def test_undo_of_a_name_leads_to_release(bin_dir: pathlib.Path) -> None:
+    done = run(bin_dir, "undo", "rank0")
+    assert done.returncode == 64 and "nodeagentctl place release rank0" in done.stderr
+
+
+def test_a_remedy_names_the_daemon_that_was_named(
+    bin_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    config = tmp_path / "a b.toml"
+    config.write_text(f'[daemon]\nrun_dir = "{tmp_path}/r"\nstate_dir = "{tmp_path}/s"\n')
+    for command in (["undo"], ["undo", "--plan"], ["place", "release"]):
+        done = run(bin_dir, "--config", str(config), *command)
+        assert done.returncode == 3
+        assert f"nodeagent-actor --config '{config}'" in done.stderr, command
+        assert "systemctl" not in done.stderr
+    done = run(bin_dir, "--config", str(config), "status")
+    assert f"nodeagentd --config '{config}'" in done.stderr
+    done = run(bin_dir, "--config", str(config), "undo", "rank0")
+    assert f"nodeagentctl --config '{config}' place release rank0" in done.stderr
+
+
 def test_config_wants_the_workload_file_that_it_names(
     bin_dir: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -115,8 +116,14 @@ def test_plan_apply_status_release_undo(
     assert "? second" in plan.stdout and "Nothing was changed" in plan.stdout
     assert masks(process.pid) == before
 
+    # What is to be typed next is about the same file and the same actor.
+    do = re.search(r"Make it so: nodeagentctl (.*)", " ".join(plan.stdout.split()))
+    assert do is not None and f"place apply --yes --workloads {file}" in do[1]
+    assert do[1].startswith(("--socket ", "--config "))
+
     unconfirmed = run("place", "apply", "--workloads", str(file))
-    assert unconfirmed.returncode == 64 and "--yes" in unconfirmed.stderr
+    assert unconfirmed.returncode == 64
+    assert f"place apply --yes --workloads {file}\n" in unconfirmed.stderr
     assert masks(process.pid) == before
 
     applied = run("-o", "json", "place", "apply", "--yes", "--workloads", str(file))
@@ -197,6 +204,9 @@ def test_frozen_is_nothing_could_be_tried(
     (tmp_path / "run/freeze").touch()
     frozen = run("place", "apply", "--yes", "--workloads", str(file))
     assert frozen.returncode == 3 and "frozen by" in frozen.stdout
+    assert "nor will be while it is frozen" in run("place", "plan", "--workloads", str(file)).stdout
+    status = run("place", "status", "--workloads", str(file)).stdout
+    assert "nothing is changed now: frozen" in status and "frozen by" in status
     assert masks(process.pid) == before
     reason = ("--override-freeze", "a test")
     assert run("place", "apply", "--yes", "--workloads", str(file), *reason).returncode == 0
@@ -204,6 +214,14 @@ def test_frozen_is_nothing_could_be_tried(
     assert run("undo").returncode == 3
     assert run("undo", *reason).returncode == 0
     assert masks(process.pid) == before
+
+
+def test_a_pattern_that_fits_the_command_itself_pins_nothing(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "itself.toml"
+    path.write_text(f'[[workload]]\nname = "w"\ncpus = 1\nmatch = {{ cmdline = "{path}" }}\n')
+    done = run("place", "plan", "--workloads", str(path))
+    assert done.returncode == 0 and "nodeagentctl (" not in done.stdout
+    assert "no process matches: w (cmdline" in " ".join(done.stdout.split())
 
 
 def test_no_actor_is_a_sentence(run: Run, file: Path) -> None:

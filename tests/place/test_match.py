@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nodeagent.model.cgroup import container_of
 from nodeagent.model.placement import Match, ProcessState, Workload
-from nodeagent.place.match import claims, matches
+from nodeagent.place.match import MAX_EXPLAINED, claims, matches, unmatched
 
 ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"
 TITLES = ["", "VLLM::Worker_TP0", "VLLM::EngineCore", "python3 -m index", "sh"]
@@ -92,3 +92,16 @@ def test_a_container_without_a_name_is_known_by_its_id() -> None:
     assert matches(Match(container=ID), one) and matches(Match(container=ID[:12]), one)
     assert not matches(Match(container="vllm*"), one)
     assert not matches(Match(image="*"), one) and not matches(Match(label="a=*"), one)
+
+
+def test_what_fits_nothing_is_told_by_criterion() -> None:
+    there = (process(1, "sh", "/system.slice", ""), process(2, "sh", "/", ""))
+    one = Workload(name="a", kind="custom", match=Match(cmdline="^shh$"), cpus=1)
+    both = Workload(name="b", kind="custom", match=Match(title="sh", unit="x.service"), cpus=1)
+    assert unmatched([one, both], ["a", "b"], there) == (
+        "no process matches: a (cmdline '^shh$')",
+        "no process matches: b (title 'sh' by itself: 2, unit 'x.service' by itself: none)",
+    )
+    many = [f"w{i}" for i in range(MAX_EXPLAINED + 1)]
+    assert unmatched([one], many, there) == (f"no process matches: {', '.join(many)}",)
+    assert unmatched([one], [], there) == ()

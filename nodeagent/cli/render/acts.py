@@ -88,8 +88,8 @@ def print_outcome(out: Console, workload: str, outcome: Outcome, message: str) -
     )
 
 
-def summary(found: Planned, acted: Acted) -> list[str]:
-    """What was done, what was not, and what to do about it."""
+def summary(found: Planned, acted: Acted, *, again: str = " --yes") -> list[str]:
+    """What was done, what was not, and what to do about it; `again`: options of the next apply."""
     if not found.actions:
         if found.placement.refused and not found.placement.placed:
             return ["Nothing was done: every workload is refused."]
@@ -112,7 +112,7 @@ def summary(found: Planned, acted: Acted) -> list[str]:
         rest = f"; not tried: {whom}" if left else ""
         lines.append(f"Stopped: {visible(acted.stopped)}{rest}.")
         if "frozen" in acted.stopped:
-            lines.append("When the freeze is over: nodeagentctl place apply --yes")
+            lines.append(f"When the freeze is over: nodeagentctl place apply{again}")
     if Outcome.FAILED in outcomes:
         lines.append("Look at nodeagentctl place status, then nodeagentctl undo --plan.")
     elif Outcome.DONE in outcomes:

@@ -23,6 +23,7 @@ from nodeagent.cli.render.rows import (
 from nodeagent.cli.render.undone import brief, print_undoes
 from nodeagent.cli.render.words import short, size
 from nodeagent.errors import visible
+from nodeagent.model.configfile import DEFAULT_PATH
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Consent, MigrateMemory, ProcessState, Refused, Sharing
 from nodeagent.model.words import many
@@ -300,11 +301,41 @@ def _consent(out: Console, planned: Planned) -> None:
     who = "the actor" if standing.source == "the actor" else visible(standing.source)
     say(out, f"Needs consent: {told}, says {who}", hang=4)
     if missing:
-        path = planned.config or "the configuration"
-        say(out, f"To give it, in [pin] of {path}, then systemctl restart nodeagent-actor:", hang=4)
-        say(out, (allow_line(standing.allow, wanted), "bold"), indent=4)
+        _to_give(out, planned, missing, allow_line(standing.allow, wanted))
     if standing.frozen is not None:
         say(out, (f"Frozen: {visible(standing.frozen)}", "yellow"), hang=4)
+
+
+def _to_give(out: Console, planned: Planned, missing: list[Consent], line: str) -> None:
+    """What to write where; where it is written already, who has not read it."""
+    path = planned.config or "the configuration"
+    asked = planned.standing.source == "the actor"
+    if asked and planned.config and set(missing) <= planned.configured:
+        say(
+            out,
+            f"{path} gives it, and the actor has not read that: it was started before that was "
+            "written, or with another --config or --allow. Start it anew: systemctl restart "
+            f"nodeagent-actor, or by hand nodeagent-actor --config {path}",
+            hang=4,
+        )
+        return
+    restart = (
+        "systemctl restart nodeagent-actor"
+        if path == DEFAULT_PATH
+        else f"start nodeagent-actor --config {path} anew"
+    )
+    say(out, f"To give it, in [pin] of {path}, then {restart}:", hang=4)
+    say(out, (line, "bold"), indent=4)
+
+
+def next_step(planned: Planned, again: str) -> str:
+    """What comes after a plan that would change something: `again` is the command that does it."""
+    allow = planned.standing.allow
+    if planned.standing.frozen is not None:
+        return f"Nothing was changed, nor will be while it is frozen. Afterwards: {again}"
+    if allow is not None and not allow & set(needed(planned.actions)):
+        return f"Nothing was changed, nor would be without that consent. With it: {again}"
+    return f"Nothing was changed. Make it so: {again}"
 
 
 def _list(cpus: CpuSet, whole: bool) -> str:

@@ -15,7 +15,7 @@ from nodeagent.cli.planned import Planned
 from nodeagent.cli.render.flow import say
 from nodeagent.cli.render.held import Report, Standing, headline, print_status, status_json
 from nodeagent.cli.render.placement import placement_json
-from nodeagent.cli.render.plan import alike, plan_sentence, print_plan
+from nodeagent.cli.render.plan import alike, next_step, plan_sentence, print_plan
 from nodeagent.cli.render.rows import counts, folds, rows
 from nodeagent.cli.render.visible import Visible
 from nodeagent.model.actions import JournalEntry
@@ -208,6 +208,30 @@ def test_the_line_that_would_allow_it_stands_there() -> None:
     frozen = replace(given, frozen="frozen by /run/nodeagent/freeze")
     text = "\n".join(shown(planned(w, now, standing=frozen, host=host)))
     assert "Frozen: frozen by /run/nodeagent/freeze" in text
+
+
+def test_the_next_step_is_one_that_would_do_something() -> None:
+    w = (workload("w", cpus=2),)
+    now = running(w)
+    given = replace(ALLOWED, allow=frozenset({Consent.THREADS}), source="the actor")
+    do = "nodeagentctl place apply --yes"
+    assert next_step(planned(w, now, standing=given), do) == (
+        f"Nothing was changed. Make it so: {do}"
+    )
+    frozen = replace(given, frozen="frozen by /run/nodeagent/freeze")
+    assert "while it is frozen" in next_step(planned(w, now, standing=frozen), do)
+    none = replace(given, allow=frozenset())
+    assert "without that consent" in next_step(planned(w, now, standing=none), do)
+    # The file says so already, and the actor that answers has read another, or an older one.
+    path = "/tmp/a/nodeagent.toml"
+    found = replace(planned(w, now, standing=none), config=path)
+    assert f"then start nodeagent-actor --config {path} anew" in " ".join(
+        " ".join(shown(found)).split()
+    )
+    found = replace(found, configured=frozenset({Consent.THREADS}))
+    text = " ".join(" ".join(shown(found)).split())
+    assert f"{path} gives it, and the actor has not read that" in text
+    assert "To give it" not in text
 
 
 def test_of_a_recorded_machine_nothing_is_said_about_now() -> None:
