@@ -135,10 +135,12 @@ def plan(
     Nothing is changed. ~ will change, = is in place, ? has no process now, ! is refused. In
     brackets: the class of consent it needs. Many workloads are folded; --all shows each.
     """
+    from rich.text import Text
+
     from nodeagent.cli.called import as_called, options
     from nodeagent.cli.output import console, emit_json, even_unheard
     from nodeagent.cli.planned import planned
-    from nodeagent.cli.render.flow import say
+    from nodeagent.cli.render.flow import columns, say
     from nodeagent.cli.render.placement import placement_json
     from nodeagent.cli.render.plan import next_step, plan_sentence, print_plan
 
@@ -161,7 +163,14 @@ def plan(
             say(out, plan_sentence(found))
             if found.actions and invocation.host is None:
                 again = f"nodeagentctl place apply --yes{options(file, housekeeping, by)}"
-                say(out, next_step(found, as_called(again, invocation)))
+                again = as_called(again, invocation)
+                text = next_step(found, again)
+                if len(text) <= columns(out):
+                    say(out, text)
+                else:
+                    # A command that is wrapped is two when it is pasted.
+                    say(out, text.removesuffix(again).rstrip())
+                    out.print(Text(f"  {again}"), soft_wrap=True)
     return EXIT_PARTLY if detailed_exitcode and pending else EXIT_DONE
 
 

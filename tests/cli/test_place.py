@@ -117,7 +117,7 @@ def test_plan_apply_status_release_undo(
     assert masks(process.pid) == before
 
     # What is to be typed next is about the same file and the same actor.
-    do = re.search(r"Make it so: nodeagentctl (.*)", " ".join(plan.stdout.split()))
+    do = re.search(r"Make it so:\s+nodeagentctl (.*)", plan.stdout)
     assert do is not None and f"place apply --yes --workloads {file}" in do[1]
     assert do[1].startswith(("--socket ", "--config "))
 
