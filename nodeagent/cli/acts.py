@@ -23,11 +23,14 @@ from nodeagent.model.placement import (
     SetValue,
     places,
 )
-from nodeagent.pin.client import ActorClient
+from nodeagent.pin.client import ActorClient, LateError
 
 RETURN_S = 10.0
 """How long an actor that went away in the middle is waited for; systemd restarts it in 1 s."""
 LOOK_S = 0.2
+ACT_S = 25.0
+"""How long an act is waited for: a runtime that hangs has 7 s to set a container and 7 s more to
+put it back, and systemd is asked by D-Bus around both. The answer then says which it was."""
 
 WHY = "place apply"
 
@@ -75,7 +78,7 @@ async def perform(
     """Makes the changes. `said` is told of each act as it is done, `moving` of memory that
     moves. Raises NodeagentError when not even the first could be asked for."""
     acted = Acted()
-    client = ActorClient(actor_socket(invocation.socket))
+    client = ActorClient(actor_socket(invocation.socket), deadline_s=ACT_S)
     run = _Run(
         client=client, acted=acted, override_freeze=override_freeze, said=said, moving=moving
     )
@@ -207,6 +210,9 @@ class _Run:
     async def _settled(self, action: Action, error: UnavailableError) -> ActionResult:
         """What became of an act in which the actor went away, or took too long: its next start
         completes or reverts the act, so its journal tells."""
+        what = "the actor went away in the middle and is back"
+        if isinstance(error, LateError):
+            what = f"the actor did not answer within {ACT_S:g} s"
         loop = asyncio.get_running_loop()
         end = loop.time() + RETURN_S
         while loop.time() < end:
@@ -219,14 +225,12 @@ class _Run:
             if made is None:
                 return ActionResult(
                     outcome=Outcome.REVERTED,
-                    message="the actor went away in the middle and is back; nothing of this act "
-                    "is left",
+                    message=f"{what}; nothing of this act is left: journalctl -u nodeagent-actor",
                 )
             if made.state == "done":
                 return ActionResult(
                     outcome=Outcome.DONE,
-                    message="the actor went away in the middle and is back; its journal says that "
-                    "this act was made",
+                    message=f"{what}; its journal says that this act was made",
                     journal_id=made.id,
                 )
         self.acted.stopped = "no actor answers any more"

@@ -53,10 +53,14 @@ MAX_PAGES = 1000
 """Answers that one `journal()` or `undo()` takes; each holds what fits a datagram."""
 
 
+class LateError(UnavailableError):
+    """The actor is there, and did not answer by the deadline: what was asked may still be done."""
+
+
 class ActorClient:
     """A connection to the actor's socket, made at the first call and again after it broke.
 
-    Every method raises UnavailableError (nobody serves the socket, or no answer in time),
+    Every method raises UnavailableError (nobody serves the socket), LateError (no answer in time),
     RightsError (this user may not open it) and ActError (the call was refused as a whole, or
     the socket is not the actor's).
     """
@@ -190,7 +194,7 @@ class ActorClient:
                 async with asyncio.timeout(self._deadline_s):
                     answer, fds = await self._exchange(data)
             except TimeoutError as error:
-                raise UnavailableError(
+                raise LateError(
                     f"{self._path}: no answer within {self._deadline_s:g} s; what was asked may "
                     "still be done",
                     "nodeagentctl place status shows what was done",
