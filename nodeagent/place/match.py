@@ -27,7 +27,8 @@ def matches(match: Match, process: ProcessState) -> bool:
 
     Shell patterns all, but `pid`, and `cmdline`, which is searched as a regular expression;
     `cgroup` also fits what lies below it. What is not known of a process (the title of a kernel
-    thread, the name of a container whose runtime did not answer) fits nothing.
+    thread, the name of a container whose runtime did not answer) fits nothing. Process 1 and the
+    kernel's own threads are nobody's, whatever fits them.
     """
     return _compiled(match)(process)
 
@@ -69,9 +70,12 @@ def _compiled(match: Match) -> Callable[[ProcessState], bool]:
     if not tests:
         return lambda _: False
     first, *rest = tests
-    if not rest:
-        return first
-    return lambda p: first(p) and all(test(p) for test in rest)
+    return lambda p: first(p) and all(test(p) for test in rest) and not _the_systems(p)
+
+
+def _the_systems(process: ProcessState) -> bool:
+    """Process 1 and the kernel's threads (children of kthreadd, 2) are never anybody's workload."""
+    return process.pid == 1 or (not process.title and 2 in (process.pid, process.ppid))
 
 
 def _shell(pattern: str) -> Callable[[str], re.Match[str] | None]:

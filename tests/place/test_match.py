@@ -84,18 +84,18 @@ def test_more_criteria_fit_no_more(one: Match, two: Match, title: str, cgroup: s
 
 @pytest.mark.parametrize("match", [Match(title="*"), Match(cmdline=""), Match(parent="*")])
 def test_what_is_not_known_fits_nothing(match: Match) -> None:
-    assert not matches(match, process(1, "", "/", ""))
+    assert not matches(match, process(7, "", "/", ""))
 
 
 def test_a_container_without_a_name_is_known_by_its_id() -> None:
-    one = process(1, "sh", f"/docker/{ID}", "")
+    one = process(7, "sh", f"/docker/{ID}", "")
     assert matches(Match(container=ID), one) and matches(Match(container=ID[:12]), one)
     assert not matches(Match(container="vllm*"), one)
     assert not matches(Match(image="*"), one) and not matches(Match(label="a=*"), one)
 
 
 def test_what_fits_nothing_is_told_by_criterion() -> None:
-    there = (process(1, "sh", "/system.slice", ""), process(2, "sh", "/", ""))
+    there = (process(7, "sh", "/system.slice", ""), process(8, "sh", "/", ""))
     one = Workload(name="a", kind="custom", match=Match(cmdline="^shh$"), cpus=1)
     both = Workload(name="b", kind="custom", match=Match(title="sh", unit="x.service"), cpus=1)
     assert unmatched([one, both], ["a", "b"], there) == (
@@ -105,3 +105,14 @@ def test_what_fits_nothing_is_told_by_criterion() -> None:
     many = [f"w{i}" for i in range(MAX_EXPLAINED + 1)]
     assert unmatched([one], many, there) == (f"no process matches: {', '.join(many)}",)
     assert unmatched([one], [], there) == ()
+
+
+def test_the_first_process_and_kernel_threads_are_nobodys() -> None:
+    everything = Match(comm="*")
+    init = dataclasses.replace(process(1, "init", "/init.scope", ""), comm="systemd")
+    kthreadd = dataclasses.replace(process(2, "", "/", ""), comm="kthreadd")
+    worker = dataclasses.replace(process(90, "", "/", ""), comm="kworker/1:0", ppid=2)
+    own = process(91, "sh", "/", "")
+    found = [p.pid for p in (init, kthreadd, worker, own) if matches(everything, p)]
+    assert found == [91]
+    assert not matches(Match(pid=1), init) and not matches(Match(title="*"), init)
