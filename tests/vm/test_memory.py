@@ -17,7 +17,7 @@ from tests.vm.qemu import Guest
 
 GUEST = pathlib.Path(__file__).parent / "guest"
 PAGES = 256  # of 4 KiB in a MiB
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.vm_long, pytest.mark.timeout(1800)]
 Get = Callable[[str], Guest]
 
 
@@ -102,7 +102,6 @@ def test_it_stops_at_the_stall_bound_and_goes_on_later(moves: Callable[[str], An
     assert found["after"]["anon"] == {"1": 64 * PAGES} and all(found["check"]["whole"].values())
 
 
-@pytest.mark.vm_long
 def test_killed_at_every_step_the_next_start_says_how_far_it_came(
     moves: Callable[[str], Any],
 ) -> None:
@@ -124,7 +123,6 @@ def test_killed_at_every_step_the_next_start_says_how_far_it_came(
     assert found["after"]["anon"] == {"1": 24 * PAGES} and all(found["check"]["whole"].values())
 
 
-@pytest.mark.vm_long
 def test_the_freeze_file_stops_it_within_a_step(moves: Callable[[str], Any]) -> None:
     found = moves("freeze")
     assert found["frozen"]["outcome"] == "failed"
@@ -138,7 +136,6 @@ def test_the_freeze_file_stops_it_within_a_step(moves: Callable[[str], Any]) -> 
     assert found["pages"] == found["half"] and all(found["check"]["whole"].values())
 
 
-@pytest.mark.vm_long
 def test_a_process_that_ends_between_two_steps_is_gone(moves: Callable[[str], Any]) -> None:
     found = moves("ended")
     assert found["result"]["outcome"] == "gone" and found["entries"] == 0
@@ -151,7 +148,6 @@ def test_a_node_that_the_cpuset_hides_is_refused(moves: Callable[[str], Any]) ->
     assert "may have memory of node 0 only" in found["result"]["message"]
 
 
-@pytest.mark.vm_long
 def test_huge_pages_stay_where_the_pool_is_empty(moves: Callable[[str], Any]) -> None:
     found = moves("pool")
     assert "huge" not in found["missing"]
@@ -160,13 +156,11 @@ def test_huge_pages_stay_where_the_pool_is_empty(moves: Callable[[str], Any]) ->
     assert found["pages"]["anon"] == {"1": 4 * PAGES}
 
 
-@pytest.mark.vm_long
 def test_it_says_that_the_kernel_may_move_it_away_again(moves: Callable[[str], Any]) -> None:
     message = moves("balanced")["result"]["message"]
     assert "kernel.numa_balancing is on and its threads may run on CPU 0-3" in message
 
 
-@pytest.mark.vm_long
 def test_speed_is_measured_with_memory_of_our_own(moves: Callable[[str], Any]) -> None:
     assert moves("speed")["rate"] > 0
 
@@ -188,7 +182,6 @@ match = { cmdline = '/srv/holder\\.py' }
 """
 
 
-@pytest.mark.vm_long
 def test_place_moves_the_memory_of_a_workload_that_says_so(
     machine: Get, measured: Callable[[str, str], None]
 ) -> None:
@@ -257,7 +250,6 @@ LAUNCHED = (
 )
 
 
-@pytest.mark.vm_long
 @pytest.mark.parametrize(
     ("options", "policy", "share"),
     [
@@ -313,7 +305,6 @@ def test_exec_refuses_a_workload_that_its_node_has_no_room_for(machine: Get) -> 
     assert "700" in done.stderr and "node 1" in done.stderr
 
 
-@pytest.mark.vm_long
 def test_a_node_of_memory_only_takes_a_program(machine: Get) -> None:
     guest = machine("memory-only")
     guest.put("/srv/launched.py", LAUNCHED.encode())
