@@ -80,7 +80,7 @@ def test_its_process_is_pinned_by_the_runtimes_own_call(node: Node) -> None:
     pid = _pid(node)
     group = node.guest.check(f"cut -d: -f3 /proc/{pid}/cgroup").strip()
     done = node.ctl("place apply --yes")
-    assert done.rc == 0, done.stdout + done.stderr
+    assert done.rc == 0, done.stdout[-500:] + done.stderr + node.audit()[-5000:]
     masks = node.masks(pid)
     assert len(masks) >= 1
     (mask,) = {frozenset(m) for m in masks.values()}
