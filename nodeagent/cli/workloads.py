@@ -16,6 +16,8 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import HOLDING, Placement, ProcessState, Unit, Workload
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.place.holders import Facts
+from nodeagent.place.isolate import isolating
+from nodeagent.place.limits import NOBODY
 from nodeagent.place.workloads import parse_file
 
 USUAL_FILE = "/etc/nodeagent/workloads.toml"
@@ -34,6 +36,8 @@ class Wanted:
     workloads: tuple[Workload, ...]
     housekeeping: CpuSet | None
     units: tuple[Unit, ...] = ()
+    isolating: tuple[str, ...] = ()
+    """Workloads that the configuration has isolated by partitions."""
 
 
 def cpu_list(option: str, text: str) -> CpuSet:
@@ -97,7 +101,13 @@ def wanted(
     if housekeeping is not None:
         kept = cpu_list("--housekeeping", housekeeping)
     file = parse_file(read_text(path), path)
-    return Wanted(path=path, workloads=file.workloads, housekeeping=kept, units=file.units)
+    return Wanted(
+        path=path,
+        workloads=file.workloads,
+        housekeeping=kept,
+        units=file.units,
+        isolating=isolating(file.workloads, loaded.config.pin.isolation) if loaded else (),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +149,7 @@ def plan_here(want: Wanted, host: str | None, journal: Sequence[JournalEntry] = 
         if host is None:
             # A pattern that also fits the command that asks would pin what is gone in a second.
             processes = tuple(p for p in processes if p.pid != os.getpid())
-        facts = holding_facts(root)
+        facts = holding_facts(root, (), want.isolating)
     need_titles(want.workloads, reader.title_reason)
     topology = snapshot.topology
     if not topology.online:
@@ -152,7 +162,7 @@ def plan_here(want: Wanted, host: str | None, journal: Sequence[JournalEntry] = 
         for e in journal
         if e.knob in HOLDING and e.state != "undoing"
     }
-    told = facts_of(snapshot, written)
+    told = facts_of(snapshot, written, facts.isolating if facts is not None else NOBODY)
     placement = plan(topology, workloads, processes, now, want.housekeeping, told)
     notes = ring_notes(want.units, placement)
     asked = [w.name for w in workloads if w.match.by_container]

@@ -49,6 +49,7 @@ from nodeagent.model.probe import ProbeStatus
 from nodeagent.model.settings import OnStop
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ControllerLink, NodeStatus
+from nodeagent.place.isolate import isolating
 
 JOURNAL_S = 10.0
 """Pause between two looks into the undo journal, for what a person did with nodeagentctl."""
@@ -261,7 +262,10 @@ class Loop:
                 "guard": self._unguarded() if self._setup.workloads else None,
             },
             notices=notices,
-            facts=self._doors.facts(self._setup.loaded.config.pin.runtimes),
+            facts=self._doors.facts(
+                self._setup.loaded.config.pin.runtimes,
+                isolating(self._setup.workloads, self._setup.loaded.config.pin.isolation),
+            ),
         )
         self._state, decisions = turn(self._state, seen, at_ns)
         if self._doors.host is not None:

@@ -31,6 +31,7 @@ from nodeagent.model.placement import (
     Action,
     Consent,
     Held,
+    Knob,
     MigrateMemory,
     Outcome,
     Placed,
@@ -42,6 +43,7 @@ from nodeagent.model.placement import (
     subject_of,
 )
 from nodeagent.model.probe import ProbeStatus
+from nodeagent.place import isolate
 from nodeagent.place.diff import THREADS_ONLY, PinAction, actions
 from nodeagent.place.held import held as held_rows
 from nodeagent.place.locality import memory_local
@@ -365,7 +367,18 @@ def queue_up(
     mine_too = {failure_key(a) for a in wanted}
     failures = {k: f for k, f in state.failures.items() if not holds(k) or k in mine_too}
     state = replace(state, failures=failures)
+    unmade: set[str] = set()
     for action in wanted:
+        if isinstance(action, SetValue) and action.knob is Knob.PARTITION:
+            # Nobody is moved into a partition that is not there yet.
+            unmade.add(action.workload)
+            why = _partition_changed(state, action)
+            if why is not None:
+                waiting[action.workload] = why
+            if why is not None or _made_since(state, action):
+                continue
+        elif action.workload in unmade:
+            continue
         keys = _keys(state, action)
         pins = [state.guard.pins[key] for key in keys if key in state.guard.pins]
         if any(pin.at_ns >= state.read_ns for pin in pins):
@@ -416,6 +429,27 @@ def _keys(state: State, action: PinAction) -> list[ProcessKey]:
     return [(action.target.pid, action.target.start_time)]
 
 
+def _made_since(state: State, action: SetValue) -> bool:
+    one = state.values.get((action.knob, action.subject))
+    return one is not None and one.at_ns >= state.read_ns
+
+
+def _partition_changed(state: State, action: SetValue) -> str | None:
+    """Why a partition is not made again: a person ended it, or somebody whom nothing names."""
+    one = state.values.get((action.knob, action.subject))
+    if one is None or one.at_ns >= state.read_ns:
+        return None
+    if one.manual is not None:
+        return f"manual: its partition: {one.manual}"
+    if one.value == action.value:
+        return (
+            f"{subject_of(action)} was set to {one.value} and isolates "
+            f"{'nothing' if action.before == isolate.MEMBER else action.before} now: it is left "
+            "alone until place apply"
+        )
+    return None
+
+
 def _same_process(busy: Action, action: PinAction) -> bool:
     """Whether the actor is at that very process, unit or container now."""
     if isinstance(busy, SetValue) or isinstance(action, SetValue):
@@ -457,10 +491,11 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
         for placed, process in owned
     }
     starts = {p.pid: p.start_time for _, p in owned}
+    isolation = {p.pid: isolate.status(placed.workload, p, seen.facts) for placed, p in owned}
     said = tuple(
         replace(
             row,
-            guard=_guard_says(state, key),
+            guard=_guard_says(state, key) or isolation.get(row.pid or 0, ""),
             compared=_compared(state, key),
             memory_local=local.get(row.pid or 0),
         )

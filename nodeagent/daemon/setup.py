@@ -161,7 +161,7 @@ class Doors:
     """(policy text or None, its path) -> judge. Raises ConfigError."""
     workloads: Callable[[str, str], tuple[Workload, ...]]
     """(text, path) -> workloads. Raises ConfigError."""
-    facts: Callable[[Sequence[str]], Facts | None] = lambda runtimes: None
+    facts: Callable[[Sequence[str], Sequence[str]], Facts | None] = lambda runtimes, isolating: None
     """(runtimes that may be called) -> what the host offers to hold processes with."""
     host: str | None = None
     """Path of a recorded machine that is judged and planned for; None: this one."""

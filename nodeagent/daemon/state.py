@@ -27,6 +27,7 @@ from nodeagent.model.placement import (
     ActionResult,
     Consent,
     Held,
+    Knob,
     MigrateMemory,
     Placement,
     ProcessState,
@@ -293,8 +294,9 @@ def due_ns(last_ns: int, interval_ns: int, asked: bool, took_ns: int = 0) -> int
 
 
 def holds(key: tuple[ProcessKey, str]) -> bool:
-    """Whether a failure's key is of a unit or container that holds a workload's processes."""
-    return key[1].partition(" ")[0] in HOLDING
+    """Whether a failure's key is of a unit, container or partition that holds a workload's
+    processes."""
+    return key[1].partition(" ")[0] in {*HOLDING, Knob.PARTITION}
 
 
 def failure_key(action: Action) -> tuple[ProcessKey, str]:

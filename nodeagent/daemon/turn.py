@@ -21,6 +21,7 @@ from nodeagent.model.freeze import frozen
 from nodeagent.model.placement import Consent, Held, ProcessState
 from nodeagent.place.facts import facts_of
 from nodeagent.place.held import observed
+from nodeagent.place.limits import NOBODY
 from nodeagent.place.match import claims
 from nodeagent.place.planner import plan
 from nodeagent.place.taken import elsewhere, without
@@ -142,7 +143,8 @@ def _plan(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     )
     pinned = state.guard.pins.values()
     ours = {p.workload: p.cpus for p in pinned if p.before is not None}
-    facts = facts_of(snapshot, ours)
+    isolating = seen.facts.isolating if seen.facts is not None else NOBODY
+    facts = facts_of(snapshot, ours, isolating)
     placement = plan(topology, workloads, state.processes, current, seen.housekeeping, facts)
     placement = without(placement, workloads, others)
     was = {r.workload: r.reason for r in state.placement.refused}

@@ -353,6 +353,9 @@ ProcessAction = SetAffinity | MoveToCpuset
 
 Action = ProcessAction | MigrateMemory | SetValue
 
+PARTITION_ROOT = "/nodeagent."
+"""Before a workload's name: the cgroup of its isolated partition, at the top of the tree."""
+
 HOLDING = frozenset({Knob.UNIT_CPUS, Knob.CONTAINER_CPUS})
 """Knobs whose value is the set of CPUs of a workload's processes."""
 
@@ -376,7 +379,7 @@ CONSENT_OF_KNOB: dict[Knob, Consent] = {
 def places(action: Action) -> bool:
     """Whether it is what puts processes on their CPUs: with it a workload stands or falls."""
     if isinstance(action, SetValue):
-        return action.knob in HOLDING
+        return action.knob in HOLDING or action.knob is Knob.PARTITION
     return not isinstance(action, MigrateMemory)
 
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeagent.model.placement import (
+    PARTITION_ROOT,
     Action,
     ActionResult,
     Consent,
+    Knob,
     MigrateMemory,
     MoveToCpuset,
     Outcome,
@@ -359,6 +361,9 @@ def _upon(later: Entry, entry: Entry) -> bool:
         return False
     if MIGRATE in (a.act, b.act):
         return False
+    if b.knob == Knob.PARTITION and a.cpuset == f"{PARTITION_ROOT}{b.subject}":
+        # Ended first, the group would stay behind as a plain cpuset with the process in it.
+        return True
     if a.knob or b.knob:
         return (a.knob, a.subject) == (b.knob, b.subject)
     same = (a.boot, a.pid, a.start_time) == (b.boot, b.pid, b.start_time)

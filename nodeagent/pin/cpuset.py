@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.errors import ActError, RightsError, UnavailableError
+from nodeagent.model.placement import PARTITION_ROOT
 from nodeagent.pin.proc import PROC
 
 PREFIX = "/nodeagent"
-_NAME = re.compile(r"/nodeagent/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"/nodeagent[/.][A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OWNED = re.compile(r"kubepods|docker|libpod|crio|containerd|slurm|lxc", re.IGNORECASE)
 _SYSTEMD = re.compile(r"\.(?:service|scope)(?:/|$)")
 
@@ -92,9 +93,31 @@ def path_of(hierarchy: Hierarchy, pid: int) -> str | None:
 
 
 def check_ours(path: str) -> None:
-    """Raises ActError unless `path` is /nodeagent/NAME."""
+    """Raises ActError unless `path` is /nodeagent/NAME, or the partition /nodeagent.NAME."""
     if not _NAME.fullmatch(path):
-        raise ActError(f"cpuset {path!r} is none of ours", f"expected {PREFIX}/NAME")
+        raise ActError(
+            f"cpuset {path!r} is none of ours", f"expected {PREFIX}/NAME or {PARTITION_ROOT}NAME"
+        )
+
+
+def is_partition(path: str) -> bool:
+    """Whether it is that of a partition, which another act makes, fills and ends
+    (pin/partition.py)."""
+    return path.startswith(PARTITION_ROOT)
+
+
+def check_isolated(hierarchy: Hierarchy, path: str) -> None:
+    """Raises ActError unless the partition is there and valid."""
+    file = hierarchy.at(path) / "cpuset.cpus.partition"
+    try:
+        verdict = file.read_text().strip()
+    except FileNotFoundError:
+        verdict = "no such file"
+    if verdict != "isolated":
+        raise ActError(
+            f"{file}: saw {verdict[:200]!r}, expected 'isolated'; nobody is moved there",
+            "nodeagentctl events tells why the partition was not made",
+        )
 
 
 def check_free(hierarchy: Hierarchy, path: str) -> None:
@@ -132,6 +155,9 @@ def values(hierarchy: Hierarchy, path: str) -> tuple[str, str] | None:
 def make(hierarchy: Hierarchy, path: str) -> None:
     """The cpuset and its parent, the parent as wide as the root. Raises ActError, RightsError."""
     check_ours(path)
+    if is_partition(path):
+        check_isolated(hierarchy, path)
+        return
     parent = hierarchy.at(PREFIX)
     _mkdir(parent)
     if hierarchy.version == 1:
@@ -146,6 +172,8 @@ def make(hierarchy: Hierarchy, path: str) -> None:
 
 def fill(hierarchy: Hierarchy, path: str, cpus: str, mems: str) -> None:
     """Writes the values. On v2 `mems` is left to be inherited."""
+    if is_partition(path):
+        return
     folder = hierarchy.at(path)
     write(folder / "cpuset.cpus", cpus)
     if hierarchy.version == 1:
@@ -168,6 +196,8 @@ def members(hierarchy: Hierarchy, path: str) -> list[int]:
 def remove(hierarchy: Hierarchy, path: str) -> None:
     """The cpuset if nobody is in it, and its parent if that was the last one."""
     check_ours(path)
+    if is_partition(path):
+        return
     for folder in (hierarchy.at(path), hierarchy.at(PREFIX)):
         if not folder.exists():
             # Asked first: a read-only mount refuses to remove what is not there, too.

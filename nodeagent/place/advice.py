@@ -80,7 +80,7 @@ class Adviser:
             if w is workload or (workload.unit is not None and w.unit == workload.unit)
         ]
         unit.sort(key=lambda w: w is not workload)
-        for make in (_rules, self._memory, self._pages, self._cpus, _pool, _isolate):
+        for make in (self._rules, self._memory, self._pages, self._cpus, _pool, _isolate):
             yield from self._of_one(workload, unit, make)
             if len(unit) > 1:
                 yield from self._of_all(workload, unit, make)
@@ -91,6 +91,15 @@ class Adviser:
                 for more, newer in self._cpus(new):
                     if self._might(workload, (newer,)):
                         yield self._change(workload, w, f"{text} and {more}", newer)
+
+    def _rules(self, w: Workload) -> Iterator[tuple[str, Workload]]:
+        if w.l3 == "one":
+            yield 'l3 = "any"', replace(w, l3="any")
+        # In a partition, cores are whole whatever the file says.
+        if w.smt != "any" and w.name not in self.case.facts.cgroups.isolating:
+            yield 'smt = "any"', replace(w, smt="any")
+        if w.isolated:
+            yield "isolated = false", replace(w, isolated=False)
 
     def _of_one(
         self, workload: Workload, unit: Sequence[Workload], make: Maker
@@ -249,15 +258,6 @@ def _with_cpus(w: Workload, cpus: int) -> Workload:
     """As the file would have it with that number."""
     roles = _engines_roles(w, cpus)
     return replace(w, cpus=cpus, roles=w.roles if roles is None else roles)
-
-
-def _rules(w: Workload) -> Iterator[tuple[str, Workload]]:
-    if w.l3 == "one":
-        yield 'l3 = "any"', replace(w, l3="any")
-    if w.smt != "any":
-        yield 'smt = "any"', replace(w, smt="any")
-    if w.isolated:
-        yield "isolated = false", replace(w, isolated=False)
 
 
 def _pool(w: Workload) -> Iterator[tuple[str, Workload]]:

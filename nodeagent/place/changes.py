@@ -10,6 +10,7 @@ from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
     HOLDING,
+    PARTITION_ROOT,
     Action,
     Consent,
     Knob,
@@ -23,6 +24,7 @@ from nodeagent.model.placement import (
     consent_of,
 )
 from nodeagent.model.words import many
+from nodeagent.place import isolate
 from nodeagent.place.match import matching
 from nodeagent.place.roles import outside, seats
 
@@ -86,14 +88,19 @@ def _subject(entry: JournalEntry) -> tuple[int, int] | tuple[str, str]:
 
 
 def _value(action: SetValue, entry: JournalEntry | None) -> Change:
+    what, before = f"{action.knob} {action.subject}", action.before
+    if action.knob is Knob.PARTITION:
+        what = f"isolated partition {isolate.path_of(action.subject)}"
+        before = "none" if before == isolate.MEMBER else before
     return Change(
         action=action,
         workload=action.workload,
-        what=f"{action.knob} {action.subject}",
-        before=action.before,
+        what=what,
+        before=before,
         after=action.value,
-        how="",
+        how="made before a process is moved into it" if action.knob is Knob.PARTITION else "",
         consent=consent_of(action),
+        unit="CPU " if action.knob is Knob.PARTITION else "",
         replaced=entry,
         foreign=entry is not None and entry.value != action.before,
     )
@@ -190,6 +197,10 @@ def _now(action: ProcessAction, placement: Placement, process: ProcessState | No
     if process is not None:
         for thread in outside(placed, process) if placed is not None else process.threads:
             found |= thread.cpus
+        if not found:
+            # On its CPUs already, and not in the cpuset yet.
+            for thread in process.threads:
+                found |= thread.cpus
     return found
 
 
@@ -198,7 +209,8 @@ def _how(action: ProcessAction, placement: Placement, process: ProcessState | No
     total = len(process.threads) if process is not None else 0
     match action:
         case MoveToCpuset():
-            return f"{many(total, 'thread')} into cpuset {action.cpuset}"
+            kind = "partition" if action.cpuset.startswith(PARTITION_ROOT) else "cpuset"
+            return f"{many(total, 'thread')} into {kind} {action.cpuset}"
         case SetAffinity(tids=tids) if tids:
             names: list[str] = []
             if process is not None and placed is not None and placed.roles:

@@ -26,6 +26,7 @@ from nodeagent.model.placement import (
     Target,
     ThreadState,
 )
+from nodeagent.place import isolate
 from nodeagent.place.holders import Facts, Hold, Holder, Hosts, holder
 from nodeagent.place.match import matching
 from nodeagent.place.roles import inside, outside, seats
@@ -60,7 +61,14 @@ def actions(
     wanted: list[PinAction] = []
     chosen = holds(placement, processes, consents, facts, everyone)
     for placed, process in _owned(placement, processes):
-        for action in _for(placed, process, consents, chosen[process.pid]):
+        hold = chosen[process.pid]
+        for action in (
+            _isolated(placed, process, consents, facts)
+            if facts is not None
+            and isolate.wants(placed.workload, facts)
+            and isolate.why_not(placed, placement, hold, consents, facts) is None
+            else _for(placed, process, consents, hold)
+        ):
             # A unit or container is set once for all of its processes.
             if not (isinstance(action, SetValue) and action in wanted):
                 wanted.append(action)
@@ -80,13 +88,14 @@ def holds(
     for placed, process in owned:
         mine.setdefault(placed.workload, set()).add(process.pid)
     every = Hosts(everyone if everyone is not None else processes)
-    return {
-        process.pid: replace(
-            holder(process, mine[placed.workload], every, consents, facts),
-            workload=placed.workload,
-        )
-        for placed, process in owned
-    }
+    found: dict[int, Hold] = {}
+    for placed, process in owned:
+        hold = holder(process, mine[placed.workload], every, consents, facts)
+        if facts is not None and isolate.wants(placed.workload, facts):
+            why = isolate.why_not(placed, placement, hold, consents, facts)
+            hold = isolate.told_of(hold, placed, why)
+        found[process.pid] = replace(hold, workload=placed.workload)
+    return found
 
 
 def told(placement: Placement, chosen: Mapping[int, Hold]) -> Placement:
@@ -156,6 +165,18 @@ def _for(
             _by_role(placed, process, stray) if placed.roles else [_whole(placed, target, stray)]
         )
     return tuple(acts)
+
+
+def _isolated(
+    placed: Placed, process: ProcessState, consents: AbstractSet[Consent], facts: Facts
+) -> tuple[PinAction, ...]:
+    """Into its partition; roles inside it are thread by thread as everywhere."""
+    stray = outside(placed, process)
+    roles = placed.roles and stray and Consent.THREADS in consents
+    return (
+        *isolate.acts(placed, process, facts),
+        *(_by_role(placed, process, stray) if roles else ()),
+    )
 
 
 def _whole(placed: Placed, target: Target, stray: Sequence[ThreadState]) -> SetAffinity:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.topology import Topology
-from nodeagent.place.limits import NO_LIMITS, NOTHING, Cgroups, cgroups_of
+from nodeagent.place.limits import NO_LIMITS, NOBODY, NOTHING, Cgroups, cgroups_of
 from nodeagent.place.nics import data_nics
 
 
@@ -32,16 +32,20 @@ class Facts:
         return self.nics if self.nics is not None else data_nics(topology)
 
 
-def facts_of(snapshot: Snapshot, written: Mapping[str, CpuSet] = NOTHING) -> Facts:
+def facts_of(
+    snapshot: Snapshot,
+    written: Mapping[str, CpuSet] = NOTHING,
+    isolating: frozenset[str] = NOBODY,
+) -> Facts:
     """From a snapshot. `written`: workload -> the CPUs that we set for its unit or container
-    ourselves, by the journal."""
+    ourselves, by the journal; `isolating`: workloads that are to have a partition of ours."""
     computing = [p.bdf for p in snapshot.topology.gpus if p.computes]
     names = {bdf: f"GPU {i}" for i, bdf in enumerate(computing)}
     names |= {g.bdf: f"GPU {g.index}" for g in snapshot.gpus}
     names |= {n.bdf: n.name for n in snapshot.nics if n.bdf is not None}
     names |= {n.bdf: n.name for n in snapshot.nvmes if n.bdf is not None}
     return Facts(
-        cgroups=cgroups_of(snapshot, written),
+        cgroups=cgroups_of(snapshot, written, isolating),
         names=names,
         nics=data_nics(snapshot.topology, snapshot),
     )

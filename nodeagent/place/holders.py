@@ -12,11 +12,12 @@ from __future__ import annotations
 import bisect
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nodeagent.model.cgroup import unit_of
+from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Consent, ProcessState
 
 
@@ -43,6 +44,10 @@ class Facts:
     """v2: whether the root gives the cpuset controller to its children already."""
     runtimes: frozenset[str] = frozenset()
     """Container runtimes that [pin] runtimes consents to call."""
+    isolating: frozenset[str] = frozenset()
+    """Workloads that want isolated CPUs, where partitions are what isolates on this node."""
+    partitions: Mapping[str, CpuSet] = field(default_factory=dict)
+    """Name -> CPUs of the isolated partitions /nodeagent.NAME that are valid now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

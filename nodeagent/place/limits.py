@@ -9,12 +9,12 @@ Source: Documentation/admin-guide/cgroup-v2.rst, "Cpuset"; cgroup-v1/cpusets.rst
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import ProcessState, Workload
+from nodeagent.model.placement import PARTITION_ROOT, ProcessState, Workload
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.place.diff import CPUSET_ROOT
 from nodeagent.place.match import matching
@@ -61,6 +61,9 @@ class Cgroups:
     written: Mapping[str, CpuSet] = field(default_factory=dict)
     """Workload -> the CPUs that we set for its unit or container ourselves: such a list follows
     the plan and does not bound it."""
+    isolating: frozenset[str] = frozenset()
+    """Workloads that want a partition of ours. What we made for another one, that wants it no
+    more, holds its CPUs as a stranger's does, until it is released."""
 
     def is_ours(self, cgroup: str) -> bool:
         """Whether that group is one of our own: a cpuset, or a partition (pin/partition.py)."""
@@ -68,8 +71,14 @@ class Cgroups:
 
     @property
     def foreign(self) -> tuple[Partition, ...]:
-        """Partitions of others."""
-        return tuple(p for p in self.partitions if not self.is_ours(p.cgroup))
+        """Partitions of others, and those of ours that no workload wants any more."""
+        wanted = {f"{PARTITION_ROOT}{name}" for name in self.isolating}
+        return tuple(
+            p
+            for p in self.partitions
+            if not self.is_ours(p.cgroup)
+            or (p.cgroup.startswith(PARTITION_ROOT) and p.cgroup not in wanted)
+        )
 
     @property
     def hidden(self) -> Bound | None:
@@ -86,8 +95,14 @@ class Cgroups:
     def limit(self, cgroup: str, workload: str) -> Limit:
         """Of a workload's process in that group."""
         inside = next((p.cgroup for p in self.foreign if _below(cgroup, p.cgroup)), None)
+        cpus = self._nearest(self.cpus, cgroup, self.written.get(workload))
+        if cpus is not None and workload in self.isolating:
+            # A process that was started anew is outside yet, where its partition's CPUs are gone.
+            mine = f"{PARTITION_ROOT}{workload}"
+            for own in (p.cpus for p in self.partitions if p.cgroup == mine):
+                cpus = replace(cpus, allowed=cpus.allowed | own)
         return Limit(
-            cpus=self._nearest(self.cpus, cgroup, self.written.get(workload)),
+            cpus=cpus,
             mems=self._nearest(self.mems, cgroup, None),
             partition=inside,
         )
@@ -116,10 +131,15 @@ def _below(cgroup: str, top: str) -> bool:
 
 NOTHING: Mapping[str, CpuSet] = {}
 NO_LIMITS = Cgroups()
+NOBODY: frozenset[str] = frozenset()
 
 
-def cgroups_of(snapshot: Snapshot, written: Mapping[str, CpuSet] = NOTHING) -> Cgroups:
-    """From the snapshot's settings. `written`: as in Cgroups."""
+def cgroups_of(
+    snapshot: Snapshot,
+    written: Mapping[str, CpuSet] = NOTHING,
+    isolating: frozenset[str] = NOBODY,
+) -> Cgroups:
+    """From the snapshot's settings. `written`, `isolating`: as in Cgroups."""
     texts = snapshot.texts
     top = f"{TOP}/cpuset" if any(t.startswith(f"{TOP}/cpuset/") for t in texts) else TOP
     if f"{TOP}/unified/cgroup.controllers" in texts and top == TOP:
@@ -143,7 +163,13 @@ def cgroups_of(snapshot: Snapshot, written: Mapping[str, CpuSet] = NOTHING) -> C
                 held |= _parsed(texts.get(f"{folder}/{part}", "")) or CpuSet()
             partitions.append(Partition(cgroup=cgroup, cpus=held, file=f"/{path}"))
     partitions.sort(key=lambda p: p.cgroup)
-    return Cgroups(cpus=cpus, mems=mems, partitions=tuple(partitions), written=written)
+    return Cgroups(
+        cpus=cpus,
+        mems=mems,
+        partitions=tuple(partitions),
+        written=written,
+        isolating=isolating,
+    )
 
 
 def _parsed(text: str) -> CpuSet | None:

@@ -10,6 +10,7 @@ the last answer as `current` moves nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Placed, Placement, ProcessState, Refused, Workload
@@ -43,8 +44,15 @@ def plan(
     """Where things belong. `current`: the placement in force, to move as little as possible;
     `housekeeping`: the CPUs kept for the system, None for the lowest core of each package.
 
-    `placed` and `refused` come in the workloads' order.
+    `placed` and `refused` come in the workloads' order. What is to be isolated by a partition gets
+    whole cores: on a sibling, somebody else would run.
     """
+    workloads = [
+        replace(w, smt="whole-core")
+        if w.name in facts.cgroups.isolating and w.smt == "any" and w.cpu_list is None
+        else w
+        for w in workloads
+    ]
     foreign = CpuSet()
     for p in facts.cgroups.foreign:
         foreign |= p.cpus

@@ -58,7 +58,7 @@ def reasons_of(
         if wish.reason is None and len(machine.sites) > 1 and workload.unit is None:
             reasons.append(f"{site.name} has the room")
         reasons.append(_shape(machine, machine.sites.index(site), workload, pus))
-        reasons += _isolated(machine, workload, pus)
+        reasons += _isolated(words, workload, pus)
     if limit.cpus is not None and not site.cpus <= limit.cpus.allowed:
         reasons.append(f"its cgroup may use CPU {limit.cpus.allowed} only ({limit.cpus.file})")
     if site.node is not None and not CpuSet.of([site.node]) <= site.mems:
@@ -107,10 +107,12 @@ def _unit(words: Words, group: Group, workload: Workload, site: Site) -> list[st
     return found
 
 
-def _isolated(machine: Machine, workload: Workload, pus: int) -> list[str]:
+def _isolated(words: Words, workload: Workload, pus: int) -> list[str]:
     if not workload.isolated:
         return []
-    if not machine.isolates:
+    if workload.name in words.facts.cgroups.isolating:
+        return ["wants isolated CPUs, and partitions of cgroup v2 isolate on this node"]
+    if not words.machine.isolates:
         return ["wants isolated CPUs, and this machine isolates none"]
     found = ["isolated CPUs, as wanted"]
     if pus.bit_count() > 1:

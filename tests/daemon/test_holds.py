@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from nodeagent.daemon.hoststate import JournalValue
 from nodeagent.daemon.state import Consents, Done, JournalHold, Seen
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
@@ -13,6 +14,7 @@ from nodeagent.model.placement import (
     ActionResult,
     Consent,
     Knob,
+    MoveToCpuset,
     Outcome,
     ProcessState,
     SetValue,
@@ -168,3 +170,106 @@ def test_of_several_acts_the_newest_is_adopted_and_guarded() -> None:
     for _ in range(4):
         later.turn()
     assert "pin.drift" in later.kinds() and world.masks[100, 100] <= now
+
+
+@dataclass
+class Parted(Held):
+    """Bare processes, and partitions that the actor makes and moves them into."""
+
+    partitions: dict[str, CpuSet] = field(default_factory=dict)
+    made: dict[str, JournalValue] = field(default_factory=dict)
+    inside: set[int] = field(default_factory=set)
+
+    def processes(self) -> tuple[ProcessState, ...]:
+        return tuple(
+            dataclasses.replace(p, cgroup="/nodeagent.db" if p.pid in self.inside else "/mine")
+            for p in World.processes(self)
+        )
+
+    def perform(self, action: Action) -> Done:
+        self.acts.append(action)
+        self.now += 1_000_000
+        if self.fail is not None:
+            return self._done(action, ActionResult(outcome=Outcome.REVERTED, message=self.fail))
+        if isinstance(action, SetValue):
+            self.partitions[action.subject] = CpuSet.parse(action.value)
+            self.made[action.subject] = JournalValue(
+                knob=action.knob, subject=action.subject, value=action.value, at_ns=self.now
+            )
+            result = ActionResult(
+                outcome=Outcome.DONE, message="", read_back=action.value, journal_id=1
+            )
+            return self._done(action, result)
+        assert isinstance(action, MoveToCpuset) and self.partitions["db"] == action.cpus
+        pid = action.target.pid
+        self.inside.add(pid)
+        for key in self.masks:
+            if key[0] == pid:
+                self.masks[key] = action.cpus
+        return self._done(action, ActionResult(outcome=Outcome.DONE, message="", read_back=""))
+
+
+@dataclass
+class Parting(Daemon):
+    """A daemon on a node where partitions isolate."""
+
+    def see(self) -> Seen:
+        seen, world = super().see(), self.world
+        assert isinstance(world, Parted)
+        journal = seen.journal
+        if journal is not None:
+            journal = dataclasses.replace(journal, values=tuple(world.made.values()))
+        facts = dataclasses.replace(
+            FACTS, isolating=frozenset({"db"}), partitions=dict(world.partitions)
+        )
+        return dataclasses.replace(seen, facts=facts, journal=journal)
+
+
+def parted() -> tuple[Parted, Parting]:
+    world = Parted()
+    world.start(100, "db")
+    world.start(200, "db")
+    every = BOTH | {Consent.HOST}
+    wanted = dataclasses.replace(workload("db"), isolated=True)
+    return world, Parting(
+        world=world, workloads=(wanted,), consents=Consents(allow=every, auto=every)
+    )
+
+
+def mine(world: Held) -> list[Action]:
+    return [a for a in world.acts if a.workload == "db"]
+
+
+def test_a_partition_is_made_and_then_moved_into() -> None:
+    world, daemon = parted()
+    for _ in range(5):
+        decisions = daemon.turn()
+    made, *moved = mine(world)
+    assert isinstance(made, SetValue) and made.knob is Knob.PARTITION
+    assert [type(a) for a in moved] == [MoveToCpuset, MoveToCpuset]
+    assert world.inside == {100, 200}
+    assert {row.guard for row in decisions.held} == {"isolated by partition /nodeagent.db"}
+
+
+def test_a_partition_that_somebody_ended_is_not_made_again() -> None:
+    world, daemon = parted()
+    for _ in range(5):
+        daemon.turn()
+    count = len(mine(world))
+    world.partitions.clear()
+    for _ in range(4):
+        decisions = daemon.turn()
+    assert len(mine(world)) == count
+    assert {row.guard for row in decisions.held} == {"not isolated: see place plan"}
+    said = [e.message for e in daemon.events if e.kind == "pin.waiting"]
+    assert any("isolates nothing now: it is left alone until place apply" in m for m in said), said
+
+
+def test_nobody_is_moved_into_a_partition_that_could_not_be_made() -> None:
+    world, daemon = parted()
+    world.fail = "the kernel says 'isolated invalid (Cpu list in cpuset.cpus not exclusive)'"
+    for _ in range(4):
+        daemon.turn()
+    acts = mine(world)
+    assert all(isinstance(a, SetValue) for a in acts) and 1 <= len(acts) < 4
+    assert "pin.reverted" in daemon.kinds() and not world.inside

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Outcome, SetAffinity, Target
+from nodeagent.model.placement import Consent, Outcome, SetAffinity, Target
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
+from nodeagent.pin.proc import boot_id, stat_of
+from nodeagent.pin.records import Done, Header, Open, line_of
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 ME = Asked(by="test", why="a test")
@@ -105,3 +110,43 @@ def test_acts_on_different_threads_do_not_wait_for_one_another(
         assert process.masks()[one] == before[one] and process.masks()[other] == str(there)
         actor.undo(None, ME)
     assert process.masks() == before
+
+
+def test_a_partition_is_not_ended_before_who_was_moved_into_it(
+    open_actor: Opener, tmp_path: Path
+) -> None:
+    me = stat_of(os.getpid())
+    assert me is not None
+    both: dict[str, str | int] = {
+        "boot": boot_id(),
+        "at_ns": 1,
+        "ticks": 1,
+        "by": "test",
+        "why": "",
+        "workload": "w",
+    }
+    made: dict[str, str | int] = {
+        "act": "set_value",
+        "knob": "partition",
+        "subject": "w",
+        "value": "1",
+    }
+    moved: dict[str, str | int] = {
+        "act": "move_to_cpuset",
+        "cpus": "1",
+        "cpuset": "/nodeagent.w",
+        "cgroup_before": "/",
+    }
+    process: dict[str, str | int] = {"pid": os.getpid(), "start_time": me.start_time}
+    lines = [line_of(Header(version=2))]
+    for i, one in enumerate([made | {"value_before": "member"}, moved | process], 1):
+        opened = msgspec.convert({"t": "open", "id": i, **both, **one}, Open)
+        lines += [line_of(opened), line_of(Done(id=i, read_back="1"))]
+    (tmp_path / "state/journal").mkdir(parents=True, mode=0o700)
+    (tmp_path / "state/journal/undo.log").write_bytes(b"".join(lines))
+    with open_actor(tmp_path, allow=frozenset(Consent), partitions=True) as actor:
+        assert [e.id for e in actor.entries] == [1, 2]
+        (refused,) = actor.undo(None, ME, entry=1)
+        assert refused.result.outcome is Outcome.REFUSED
+        assert "nodeagentctl undo 2 comes first" in refused.result.message
+        assert [e.id for e in actor.entries] == [1, 2]
