@@ -53,8 +53,8 @@ def choose(
     consents: frozenset[Consent] = BOTH,
     facts: Facts | None = SYSTEMD,
 ) -> Hold:
-    one = process(1, cgroup)
-    return holder(one, {1}, Hosts([one, *others]), consents, facts)
+    one = process(11, cgroup)
+    return holder(one, {11}, Hosts([one, *others]), consents, facts)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def placement(comm: str = "index") -> Placement:
 
 
 def test_a_unit_is_set_once_for_all_its_processes() -> None:
-    two = [process(1, UNIT), process(2, f"{UNIT}/worker")]
+    two = [process(11, UNIT), process(2, f"{UNIT}/worker")]
     (action,) = actions(placement(), two, BOTH, SYSTEMD)
     assert action == SetValue(
         workload="w",
@@ -151,24 +151,24 @@ def test_a_unit_is_set_once_for_all_its_processes() -> None:
 
 
 def test_the_rest_of_the_host_is_looked_at() -> None:
-    mine, stranger = process(1, UNIT), process(9, UNIT, "else")
+    mine, stranger = process(11, UNIT), process(9, UNIT, "else")
     (action,) = actions(placement(), [mine], BOTH, SYSTEMD, [mine, stranger])
     assert isinstance(action, SetAffinity)
 
 
 def test_what_others_own_gets_no_action_at_all() -> None:
-    assert actions(placement(), [process(1, "/kubepods/pod1")], BOTH, SYSTEMD) == ()
-    assert actions(placement(), [process(1, "/slurm/uid_0/job_1")]) == ()
+    assert actions(placement(), [process(11, "/kubepods/pod1")], BOTH, SYSTEMD) == ()
+    assert actions(placement(), [process(11, "/slurm/uid_0/job_1")]) == ()
 
 
 def test_a_container_is_set_by_its_runtime() -> None:
-    (action,) = actions(placement(), [process(1, PODMAN)], BOTH, SYSTEMD)
+    (action,) = actions(placement(), [process(11, PODMAN)], BOTH, SYSTEMD)
     assert isinstance(action, SetValue) and action.knob is Knob.CONTAINER_CPUS
     assert action.subject == f"podman:{BOX}" and action.value == "4-5"
 
 
 def test_nothing_known_means_a_cpuset_of_ours() -> None:
-    (action,) = actions(placement(), [process(1, UNIT)], BOTH)
+    (action,) = actions(placement(), [process(11, UNIT)], BOTH)
     assert isinstance(action, MoveToCpuset)
 
 
@@ -179,7 +179,7 @@ PATHS = st.sampled_from(
 
 @given(st.lists(PATHS, max_size=12), PATHS)
 def test_below_is_what_lies_in_it_and_nothing_beside(paths: list[str], path: str) -> None:
-    every = [process(i, p) for i, p in enumerate(paths, 1)]
+    every = [process(i, p) for i, p in enumerate(paths, 11)]
     below = {p.pid for p in Hosts(every).below(path)}
     start = "/" if path == "/" else f"{path}/"
     assert below == {p.pid for p in every if p.cgroup == path or p.cgroup.startswith(start)}

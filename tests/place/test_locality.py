@@ -56,7 +56,7 @@ def placed(mems: str = "1") -> Placed:
 
 
 TWO = machine(1 << 30, 1 << 30)
-ONE = process(1, "/a")
+ONE = process(11, "/a")
 
 
 def test_nothing_seen_is_not_known() -> None:
@@ -71,18 +71,18 @@ def test_with_one_node_of_memory_it_is_all_local_without_a_look(topology: Topolo
 
 
 def test_a_workload_without_a_node_has_no_share() -> None:
-    seen = MemorySeen(by_pid={1: {0: 100}})
+    seen = MemorySeen(by_pid={11: {0: 100}})
     assert memory_local(placed(""), ONE, [ONE], seen, TWO) is None
 
 
 def test_a_sample_of_the_process_comes_first() -> None:
-    seen = MemorySeen(by_pid={1: {0: 25, 1: 75}}, by_cgroup={"/a": {0: 1}})
+    seen = MemorySeen(by_pid={11: {0: 25, 1: 75}}, by_cgroup={"/a": {0: 1}})
     assert memory_local(placed(), ONE, [ONE], seen, TWO) == 0.75
 
 
 def test_a_cgroup_counts_when_it_is_the_workloads_alone() -> None:
     seen = MemorySeen(by_cgroup={"/a": {0: 1, 1: 3}})
-    child = process(2, "/a/b")
+    child = process(12, "/a/b")
     assert memory_local(placed(), ONE, [ONE, child], seen, TWO) == 0.75
     # Somebody else in it, or below it: whose bytes they are cannot be told.
     for other in (process(3, "/a", "x"), process(3, "/a/b", "x")):
