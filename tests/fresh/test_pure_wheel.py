@@ -174,4 +174,4 @@ def test_a_plan_for_a_recorded_machine(python: pathlib.Path, machine: pathlib.Pa
     workloads.write_text('[[workload]]\nname = "w"\ncpus = 1\nmatch.comm = "w"\n')
     done = run(python, "--host", machine, "place", "plan", "--workloads", workloads)
     assert done.returncode == 0, done.stderr
-    assert "no process now" in done.stdout
+    assert "1 without a recorded process" in done.stdout
