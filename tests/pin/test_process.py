@@ -389,8 +389,9 @@ def test_undo_goes_on_below_what_could_not_be_undone(
     start_actor: Start, victim: Make, two_cpus: Two, nobody: str
 ) -> None:
     _, one = two_cpus
-    # Whoever lacks CAP_SYS_NICE may bind its own user's processes that lack it, too.
-    mine = victim(0, prefix=("setpriv", "--bounding-set", "-sys_nice"))
+    # Whoever lacks CAP_SYS_NICE may bind its own user's processes whose rights are no more than
+    # its own; the actor gives CAP_SYS_PTRACE up.
+    mine = victim(0, prefix=("setpriv", "--bounding-set", "-sys_nice,-sys_ptrace"))
     theirs = victim(0, prefix=("setpriv", f"--reuid={nobody}", "--clear-groups"))
     actor = start_actor("--allow", "threads")
 
