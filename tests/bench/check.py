@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from row import Row, median_of
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
 
 from nodeagent.check.judge import CHECKS, judge
 from nodeagent.check.policy import Policy, Rule

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent.parent))
 
 from row import Row, alternating, cpu_ns, median_of
 

@@ -51,6 +51,8 @@ def run(name: str, quick: bool) -> list[Row]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     rows: list[Row] = []
+    # A dataclass looks its own module up there.
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
         for row in module.rows(quick):

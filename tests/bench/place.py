@@ -15,7 +15,7 @@ from functools import partial
 
 from row import Row, alternating, median_of
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
 
 from nodeagent.model.placement import Placement, Workload
 from nodeagent.model.topology import Topology
