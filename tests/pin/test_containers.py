@@ -146,11 +146,18 @@ def test_a_call_that_outlives_its_actor_is_waited_for(
 
 
 def test_a_call_that_never_ends_is_told_and_leaves_the_act_open() -> None:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        with pytest.raises(ActError, match=f"process {process.pid} .* has not ended in 0.1 s"):
-            calls.await_others("sleep", "600", deadline_s=0.1)
-        process.kill()
-    calls.await_others("sleep", "600", str(process.pid))
+    # A number of its own: other tests let programs sleep, too.
+    words = ("sleep", f"600.{os.getpid()}")
+    with subprocess.Popen(words) as process:
+        try:
+            # Within execve(2) a process has no arguments yet.
+            while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                time.sleep(0.001)
+            with pytest.raises(ActError, match=f"process {process.pid} .* has not ended in 0.1 s"):
+                calls.await_others(*words, deadline_s=0.1)
+        finally:
+            process.kill()
+    calls.await_others(*words)
 
 
 def test_a_runtime_that_is_not_named_is_not_called(
