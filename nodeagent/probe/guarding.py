@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodeagent.errors import NodeagentError, RightsError, UsageError
+from nodeagent.errors import NodeagentError, RightsError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.notice import Kind
 from nodeagent.probe import sentence
 from nodeagent.probe.loader import BpfObject
 from nodeagent.probe.notices import Watch, start_ns
-from nodeagent.probe.serve import MODES, in_first_pid_namespace, isolated_cpus, possible_cpus
+from nodeagent.probe.serve import check_attachable, consented, possible_cpus
 
 PROGRAMS = ("guard_fork", "guard_exec", "guard_exit", "guard_migrate", "guard_attach")
 
@@ -52,22 +52,12 @@ def load(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     options, answers and descriptors: as of `serve.load`.
     """
     global _held
-    mode = options.get("isolated", "off")
-    if mode not in MODES:
-        raise UsageError(
-            f"[probe] isolated is {mode!r}, expected one of {', '.join(MODES)}",
-            'write isolated = "off"',
-        )
-    isolated = isolated_cpus() | CpuSet.parse(options.get("isolated_cpus", ""))
-    gated = CpuSet() if mode == "full" else isolated
+    mode, isolated, gated = consented(options)
     if _held is not None and (_held.mode, _held.gated) == (mode, gated):
         return _held.description, list(_held.fds)
     unload()
     try:
-        if mode == "off" and isolated:
-            raise sentence.isolated(isolated)
-        if not in_first_pid_namespace():
-            raise sentence.foreign_pids()
+        check_attachable(mode, isolated)
         _held = _load(mode, gated, options.get("ways", ",".join(WAYS)).split(","))
     except NodeagentError as error:
         return {"available": False, "reason": sentence.text(error)}, []

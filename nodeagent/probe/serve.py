@@ -69,6 +69,27 @@ def possible_cpus() -> int:
     return max(CpuSet.parse(text)) + 1
 
 
+def consented(options: Mapping[str, Any]) -> tuple[str, CpuSet, CpuSet]:
+    """(mode, the isolated CPUs, those whose events are gated out). Raises UsageError."""
+    mode = options.get("isolated", "off")
+    if mode not in MODES:
+        raise UsageError(
+            f"[probe] isolated is {mode!r}, expected one of {', '.join(MODES)}",
+            'write isolated = "off"',
+        )
+    isolated = isolated_cpus() | CpuSet.parse(options.get("isolated_cpus", ""))
+    gated = CpuSet() if mode == "full" else isolated
+    return mode, isolated, gated
+
+
+def check_attachable(mode: str, isolated: CpuSet) -> None:
+    """Raises UnavailableError where nothing may be attached, or pids would not be the kernel's."""
+    if mode == "off" and isolated:
+        raise sentence.isolated(isolated)
+    if not in_first_pid_namespace():
+        raise sentence.foreign_pids()
+
+
 def load(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """Loads and attaches, or finds what this process loaded before.
 
@@ -79,23 +100,13 @@ def load(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     The descriptors stay ours: send them (SCM_RIGHTS) or `os.dup` them, do not close them.
     """
     global _held
-    mode = options.get("isolated", "off")
-    if mode not in MODES:
-        raise UsageError(
-            f"[probe] isolated is {mode!r}, expected one of {', '.join(MODES)}",
-            'write isolated = "off"',
-        )
-    isolated = isolated_cpus() | CpuSet.parse(options.get("isolated_cpus", ""))
-    gated = CpuSet() if mode == "full" else isolated
+    mode, isolated, gated = consented(options)
     if _held is not None and (_held.mode, _held.gated) == (mode, gated):
         return _held.description, list(_held.fds)
     unload()
     kinds = capability.matrix(attach=mode == "full" or not isolated)
     try:
-        if mode == "off" and isolated:
-            raise sentence.isolated(isolated)
-        if not in_first_pid_namespace():
-            raise sentence.foreign_pids()
+        check_attachable(mode, isolated)
         _held = _load(mode, gated, kinds)
     except NodeagentError as error:
         return _describe(kinds, error=error), []
