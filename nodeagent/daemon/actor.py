@@ -134,6 +134,7 @@ def _act(request: ActionRequest, context: Context) -> Reply:
         journal_id=done.journal_id,
         workload=action.workload,
         pid=0 if isinstance(action, SetValue) else action.target.pid,
+        contested=done.contested,
     )
     return Reply(answer=Answer(seq=context.call.seq, results=[result]))
 

@@ -9,12 +9,13 @@ from typing import assert_never
 from nodeagent.daemon import authors as authorship
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon import hostvalues
-from nodeagent.daemon.guard import Answer, Drift, Pin, ProcessKey
+from nodeagent.daemon.guard import Answer, Drift, Guard, Pin, ProcessKey
 from nodeagent.daemon.links import event
 from nodeagent.daemon.state import (
     CONNECTING,
     MAX_TRIES,
     RETRY_NS,
+    Done,
     Failure,
     Journal,
     JournalPin,
@@ -96,6 +97,9 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
                     retry_ns = at_ns + RETRY_NS * 2**10
                     failures[failed] = Failure(tries=1, retry_ns=retry_ns, message=result.message)
                 events.append(event("pin.gone", subject, Severity.INFO, result.message, at_ns))
+            case Outcome.REVERTED if (fought := _contested(state.guard, done)) is not None:
+                state = replace(state, guard=fought[0])
+                events.append(fought[1])
             case Outcome.REFUSED | Outcome.FAILED | Outcome.REVERTED:
                 old = failures.get(failed)
                 tries = 1 if old is None else old.tries + 1
@@ -119,6 +123,25 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
             case _:
                 assert_never(result.outcome)
     return replace(state, failures=failures)
+
+
+def _contested(guard: Guard, done: Done) -> tuple[Guard, Event] | None:
+    """A correction that met its author at work: that is the second change, and it is reported."""
+    if not done.result.contested or isinstance(done.action, SetValue):
+        return None
+    key = done.action.target.pid, done.action.target.start_time
+    pin = guard.pins.get(key)
+    if pin is None or not pin.correcting:
+        return None
+    why = f"changed again and again by {pin.corrected[-1]}"
+    return guarding.left_alone(guard, key, why, done.at_ns), event(
+        "pin.manual",
+        f"{done.action.workload} pid {key[0]}",
+        Severity.WARNING,
+        f"{_wish(done.action)}: {done.result.message}; the workload is manual until place apply",
+        done.at_ns,
+        "find what moves the threads, then: nodeagentctl place apply --yes",
+    )
 
 
 def _held(state: State, seen: Seen, action: SetValue, at_ns: int) -> State:

@@ -188,6 +188,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     journal_id: int | None = None
     workload: str = ""
     pid: int = 0
+    contested: bool = False
 
     def result(self) -> ActionResult:
         """As the model has it."""
@@ -196,6 +197,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             message=self.message,
             read_back=self.read_back,
             journal_id=self.journal_id,
+            contested=self.contested,
         )
 
 

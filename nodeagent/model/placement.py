@@ -422,6 +422,8 @@ class ActionResult:
     message: str
     read_back: str | None = None
     journal_id: int | None = None
+    contested: bool = False
+    """Not done because somebody else set the same again, each time that it was set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

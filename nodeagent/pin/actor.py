@@ -186,12 +186,7 @@ class Actor:
         )
         if not trouble:
             return result
-        return ActionResult(
-            outcome=result.outcome,
-            message=f"{result.message}; {trouble}",
-            read_back=result.read_back,
-            journal_id=result.journal_id,
-        )
+        return replace(result, message=f"{result.message}; {trouble}")
 
     # Undoing.
 

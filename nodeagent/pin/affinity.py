@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,20 @@ from nodeagent.pin.step import step
 MAX_SCANS = 64
 """A process that outruns this many scans is not pinned but reported."""
 
+MAX_CONTESTED = 3
+"""Times that one thread may leave the mask we have just given it; once more, and it is left to
+whoever sets it."""
+
 
 _CPU = Path("/sys/devices/system/cpu")
 
 
 class GoneError(ActError):
     """The process ended, or its number belongs to another one now."""
+
+
+class ContestedError(ActError):
+    """Somebody else sets the affinity while we set it."""
 
 
 class Why(enum.Enum):
@@ -73,9 +82,10 @@ def pin(
 
     `before_change(outside, inside)` is called with threads not told before, and must have them on
     the disk when it returns; `inside` (of the whole process) only at the first call. Raises
-    GoneError, ActError.
+    GoneError, ContestedError, ActError.
     """
     told: set[tuple[int, int]] = set()
+    left: Counter[tuple[int, int]] = Counter()
     clean = 0
     for scan in range(MAX_SCANS):
         check_alive(pid, start_time)
@@ -91,11 +101,20 @@ def pin(
                 return _union(now)
             continue
         clean = 0
-        fresh = [t for t in outside if (t.tid, t.start_time) not in told]
+        fresh = [t for t in outside if t.key not in told]
         inside = [t for t in every if t.mask <= cpus] if scan == 0 else []
+        # A mask does not change by itself: a thread that was written and is outside was set again.
+        left.update(t.key for t in outside if t.key in told)
+        for thread in outside:
+            if left[thread.key] > MAX_CONTESTED:
+                raise ContestedError(
+                    f"somebody else sets the affinity of thread {thread.tid} of process {pid} to "
+                    f"{thread.mask} as often as it is set to {cpus}",
+                    "find what sets it: nodeagentctl place status",
+                )
         if fresh:
             before_change(fresh, inside)
-            told.update((t.tid, t.start_time) for t in fresh)
+            told.update(t.key for t in fresh)
         for thread in outside:
             step("affinity.before")
             if is_thread(pid, thread):

@@ -20,7 +20,7 @@ from nodeagent.model.placement import (
 )
 from nodeagent.model.words import many
 from nodeagent.pin import affinity, cpuset
-from nodeagent.pin.affinity import GoneError, Why
+from nodeagent.pin.affinity import ContestedError, GoneError, Why
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.proc import Thread, is_thread, mask_of, stat_of, threads_of
 from nodeagent.pin.putback import PutBack, check_whole
@@ -177,7 +177,7 @@ class Pins:
 
     def _failed(self, entry: Entry | None, error: NodeagentError | OSError) -> Performed:
         """Puts back what was changed already."""
-        gone = isinstance(error, GoneError)
+        gone, contested = isinstance(error, GoneError), isinstance(error, ContestedError)
         message = words(error)
         if entry is None:
             outcome = Outcome.GONE if gone else Outcome.REFUSED
@@ -188,13 +188,18 @@ class Pins:
         else:
             refused = isinstance(error, RightsError)
             outcome = Outcome.GONE if gone else Outcome.REFUSED if refused else Outcome.REVERTED
-            message += "" if gone else "; everything is as before"
+            if contested:
+                message += "; it is left to them"
+            elif not gone:
+                message += "; everything is as before"
             try:
                 self._journal.closed(entry.id, "gone" if gone else "reverted", message)
             except ActError as late:
                 # The next start finds it open, sees that all is as before, and closes it.
                 message += f" ({late})"
-        result = ActionResult(outcome=outcome, message=message, journal_id=entry.id)
+        result = ActionResult(
+            outcome=outcome, message=message, journal_id=entry.id, contested=contested
+        )
         return result, str(entry.public().before)
 
     def undo(self, entry: Entry) -> ActionResult:

@@ -49,6 +49,11 @@ class Thread:
     start_time: int
     mask: CpuSet
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """A reused number is another thread."""
+        return self.tid, self.start_time
+
 
 def stat_of(pid: int, tid: int = 0) -> Stat | None:
     """Of a process, or of one of its threads."""

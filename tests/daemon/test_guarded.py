@@ -76,8 +76,8 @@ def test_a_freeze_holds_against_events(node: Node, workers: Workers) -> None:
         os.sched_setaffinity(tid, {elsewhere})
     drift = node.event("pin.drift")
     assert "not corrected: frozen" in drift.message
-    os.kill(workers.pid, signal.SIGUSR1)
     turns = node.status().turns
+    os.kill(workers.pid, signal.SIGUSR1)
     node.status_when(lambda s: s.turns > turns)
     assert set(workers.masks().values()) == {frozenset({elsewhere})}
     (node.run_dir / "freeze").unlink()

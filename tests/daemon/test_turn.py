@@ -445,6 +445,33 @@ def test_first_drift_is_corrected_second_reported() -> None:
     assert not daemon.turn().held[0].held
 
 
+def test_a_correction_that_meets_its_author_is_the_second_change() -> None:
+    world, daemon = pinned_world()
+    world.masks[100, 100] = CpuSet.of([7])
+    while not (queue := daemon.turn(acts=0).queue):
+        pass
+    why = "somebody else sets the affinity"
+    result = ActionResult(outcome=Outcome.REVERTED, message=why, contested=True)
+    daemon.done = [Done(action=queue[0].action, result=result, at_ns=world.now)]
+    for _ in range(5):
+        assert daemon.turn().queue == ()
+    (manual,) = [e for e in daemon.events if e.kind == "pin.manual"]
+    assert why in manual.message and "manual until place apply" in manual.message
+    assert "pin.reverted" not in daemon.kinds()
+    assert daemon.turn().held[0].guard == "manual: changed again and again by an unknown author"
+
+
+def test_a_first_pin_that_is_contested_is_tried_as_any_other() -> None:
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    action = daemon.turn(acts=0).queue[0].action
+    result = ActionResult(outcome=Outcome.REVERTED, message="contested", contested=True)
+    daemon.done = [Done(action=action, result=result, at_ns=world.now)]
+    daemon.turn(acts=0)
+    assert "pin.reverted" in daemon.kinds() and "pin.manual" not in daemon.kinds()
+
+
 def test_the_guard_is_not_blind_after_the_clock_was_set_back() -> None:
     """By an hour, as at the first synchronisation after a boot with a wrong clock."""
     world, daemon = pinned_world()

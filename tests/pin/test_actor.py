@@ -27,7 +27,7 @@ from nodeagent.pin import affinity, cpuset
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import Asked
-from nodeagent.pin.proc import Thread, boot_id, stat_of, tids_of
+from nodeagent.pin.proc import Thread, boot_id, stat_of, threads_of, tids_of
 from nodeagent.pin.records import Former, Open
 from nodeagent.pin.undo import Journal
 
@@ -127,6 +127,30 @@ def test_threads_born_and_dying_while_they_are_pinned(
             (undone,) = actor.undo(None, ME)
             assert undone.result.outcome is Outcome.DONE
             assert set(process.masks().values()) == {str(everywhere)}
+
+
+def test_a_mask_that_somebody_else_sets_all_the_time_is_left_to_them(
+    tmp_path: Path,
+    open_actor: Opener,
+    victim: Make,
+    two_cpus: Two,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    everywhere, one = two_cpus
+    process = victim(0)
+    other = CpuSet(everywhere.ids - one.ids)
+
+    def set_again(pid: int) -> list[Thread]:
+        os.sched_setaffinity(pid, other.ids)
+        return threads_of(pid)
+
+    monkeypatch.setattr(affinity, "threads_of", set_again)
+    with open_actor(tmp_path) as actor:
+        done = actor.perform(pin(process.target, one), ME)
+        assert done.outcome is Outcome.REVERTED and done.contested, done
+        assert f"somebody else sets the affinity of thread {process.pid}" in done.message
+        assert "everything is as before" not in done.message
+        assert actor.entries == ()
 
 
 def test_threads_and_children_born_under_the_pin_are_put_back_too(
