@@ -18,7 +18,17 @@ from pathlib import Path
 
 from nodeagent.errors import ActError, ParseError, RightsError
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.pin.proc import PROC, Thread, is_thread, mask_of, owner_of, stat_of, threads_of
+from nodeagent.model.managers import manager_of
+from nodeagent.pin.proc import (
+    PROC,
+    Thread,
+    cgroups_of,
+    is_thread,
+    mask_of,
+    owner_of,
+    stat_of,
+    threads_of,
+)
 from nodeagent.pin.step import step
 
 MAX_SCANS = 64
@@ -68,6 +78,18 @@ def check_alive(pid: int, start_time: int) -> str:
         what = "process 1" if pid == 1 else f"kernel thread {stat.comm} ({pid})"
         raise ActError(f"{what} is never pinned", "match the workload's own processes only")
     return stat.comm
+
+
+def check_unmanaged(pid: int, comm: str) -> None:
+    """Raises ActError where a kubelet, a batch system or Nomad places that process: no class of
+    consent reaches it, whoever asks. What was done before it came there can still be undone."""
+    for path in cgroups_of(pid):
+        manager = manager_of(path)
+        if manager is not None:
+            raise ActError(
+                f"{comm} ({pid}) is in cgroup {path!r}, which {manager.name} owns and places",
+                manager.instead,
+            )
 
 
 def pin(

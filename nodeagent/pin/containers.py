@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from nodeagent.errors import ActError, ParseError, RightsError
 from nodeagent.model.cgroup import Container, container_of
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.managers import manager_of
 from nodeagent.pin import calls, cpuset, groups, survey
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.proc import PROC, Thread
@@ -140,10 +141,12 @@ class ContainerCpus:
             found = container_of(path) or _plain(path, number)
             if found is None or found.id != number:
                 continue
-            if found.kubernetes:
+            manager = manager_of(path)
+            if manager is not None:
                 raise ActError(
-                    f"container {number[:12]} belongs to a pod, and its CPUs to the kubelet",
-                    "ask for whole CPUs in a Guaranteed pod, with the static CPU manager policy",
+                    f"container {number[:12]} is in cgroup {path!r}, which {manager.name} owns and "
+                    "places",
+                    manager.instead,
                 )
             group = tree.at(found.cgroup)
             # crun keeps a group of its own below the scope that systemd made, and sets that one.

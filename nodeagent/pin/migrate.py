@@ -138,6 +138,7 @@ class Migrations:
                 "moved at a time",
                 "wait until it is done, or stop it: Ctrl-C where it was asked for",
             )
+        affinity.check_unmanaged(pid, comm)
         if action.to not in action.nodes:
             raise ActError(f"node {action.to} is none of the planned {action.nodes}", "")
         allowed = _mems_allowed(pid)

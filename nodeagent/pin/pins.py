@@ -84,6 +84,7 @@ class Pins:
 
         try:
             comm = affinity.check_alive(target.pid, target.start_time)
+            affinity.check_unmanaged(target.pid, comm)
             if not action.cpus:
                 raise ActError("no CPU is named to pin to", "nodeagentctl place plan")
             only = frozenset(action.tids or ((target.tid,) if target.tid else ()))
@@ -101,6 +102,7 @@ class Pins:
         entry: Entry | None = None
         try:
             comm = affinity.check_alive(target.pid, target.start_time)
+            affinity.check_unmanaged(target.pid, comm)
             if not action.cpus:
                 raise ActError("no CPU is named to pin to", "nodeagentctl place plan")
             cpuset.check_ours(action.cpuset)

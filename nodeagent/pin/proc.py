@@ -125,6 +125,17 @@ def owner_of(pid: int) -> int | None:
         return None
 
 
+def cgroups_of(pid: int) -> tuple[str, ...]:
+    """Its path in each hierarchy, without those that are the root; bytes that are no UTF-8 stand as
+    replacements. Source: cgroups(7), /proc/PID/cgroup."""
+    try:
+        data = (PROC / str(pid) / "cgroup").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    lines = (line.split(":", 2) for line in data.decode("utf-8", "replace").split("\n"))
+    return tuple(sorted({parts[2] for parts in lines if len(parts) == 3} - {"/"}))
+
+
 def descendants(pid: int) -> Iterator[tuple[int, Stat]]:
     """Processes below a process, as far as their parents live."""
     children: dict[int, list[tuple[int, Stat]]] = {}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.errors import ActError, ParseError, RightsError
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.managers import manager_of
 from nodeagent.pin import groups, survey
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.proc import Thread
@@ -205,6 +206,12 @@ class UnitProperty:
         return self._path(TRANSIENT if unit.transient else RUNTIME, unit.name)
 
     def _check(self, unit: Unit, wanted: CpuSet) -> None:
+        manager = manager_of(unit.cgroup or "")
+        if manager is not None:
+            raise ActError(
+                f"{unit.name} is in cgroup {unit.cgroup!r}, which {manager.name} owns and places",
+                manager.instead,
+            )
         foreign = self._foreign(unit)
         if foreign is not None:
             raise ActError(

@@ -3,7 +3,8 @@ thread's own mask. Pure; every choice comes with its sentence.
 
 The best holder is the one that owns the process's cgroup already: it keeps the value over a reload
 and for children. A cgroup holds all that is in it, so it is chosen only where all of that belongs
-to one workload; else each thread is pinned. What a kubelet or Slurm owns is left alone.
+to one workload; else each thread is pinned. What a kubelet or a batch system owns is left alone
+(model/managers.py).
 Source: docs/adr/0021.
 """
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 
 from nodeagent.model.cgroup import unit_of
 from nodeagent.model.cpuset import CpuSet
+from nodeagent.model.managers import manager_of
 from nodeagent.model.placement import Consent, ProcessState
 
 
@@ -89,7 +91,6 @@ def _folder(path: str) -> str:
     return f"{path.rstrip('/')}/"
 
 
-_SLURM = re.compile(r"(?:^|/)(?:slurm|slurmstepd)[^/]*|/job_\d+(?:/|$)", re.IGNORECASE)
 NO_CGROUP = "[pin] allow does not name cgroup"
 OURS = "held by a cpuset of its own below /nodeagent"
 _SESSION = re.compile(r"session-[^/]*\.scope|user@\d+\.service|init\.scope")
@@ -132,20 +133,14 @@ def holder(
 
 
 def _owner(process: ProcessState) -> Hold | None:
-    """kubelet and Slurm place what is theirs, and undo what others write there."""
-    if "kubepods" in process.cgroup:
-        return Hold(
-            holder=Holder.NOBODY,
-            reason=f"the kubelet owns {process.cgroup}: ask for whole CPUs in a Guaranteed pod, "
-            "with the kubelet's static CPU manager policy",
-        )
-    if _SLURM.search(process.cgroup):
-        return Hold(
-            holder=Holder.NOBODY,
-            reason=f"Slurm owns {process.cgroup}: ask for CPUs near the GPU there, by "
-            "--gpus-per-task and --gpu-bind=closest, with Cores= in gres.conf",
-        )
-    return None
+    """A kubelet or a batch system places what is its own, and undoes what others write there."""
+    manager = manager_of(process.cgroup)
+    if manager is None:
+        return None
+    return Hold(
+        holder=Holder.NOBODY,
+        reason=f"{manager.name} owns {process.cgroup}: {manager.instead}",
+    )
 
 
 def _container(

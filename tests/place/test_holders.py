@@ -82,6 +82,9 @@ def choose(
         ("/kubepods/pod1", None, Holder.NOBODY, "", "kubelet owns"),
         ("/system.slice/slurmstepd.scope/job_7/step_0", SYSTEMD, Holder.NOBODY, "", "gres.conf"),
         ("/slurm/uid_1000/job_7", None, Holder.NOBODY, "", "Slurm owns"),
+        ("/nomad.slice/share.slice/8c5f.rank0.scope", SYSTEMD, Holder.NOBODY, "", "cores = N"),
+        ("/system.slice/htcondor/condor_e_slot1_2@n", SYSTEMD, Holder.NOBODY, "", "request_cpus"),
+        ("/pbs_jobs.service/jobs/7.head", SYSTEMD, Holder.NOBODY, "", "PBS owns"),
     ],
 )
 def test_each_kind_has_its_holder_and_its_sentence(
