@@ -15,6 +15,7 @@ from nodeagent.cli.planned import Planned
 from nodeagent.cli.workloads import actor_socket
 from nodeagent.errors import NodeagentError, UnavailableError
 from nodeagent.model.actions import JournalEntry, Result
+from nodeagent.model.deadlines import ANSWER_S
 from nodeagent.model.placement import (
     Action,
     ActionResult,
@@ -28,9 +29,6 @@ from nodeagent.pin.client import ActorClient, LateError
 RETURN_S = 10.0
 """How long an actor that went away in the middle is waited for; systemd restarts it in 1 s."""
 LOOK_S = 0.2
-ACT_S = 25.0
-"""How long an act is waited for: a runtime that hangs has 7 s to set a container and 7 s more to
-put it back, and systemd is asked by D-Bus around both. The answer then says which it was."""
 
 WHY = "place apply"
 
@@ -78,7 +76,7 @@ async def perform(
     """Makes the changes. `said` is told of each act as it is done, `moving` of memory that
     moves. Raises NodeagentError when not even the first could be asked for."""
     acted = Acted()
-    client = ActorClient(actor_socket(invocation.socket), deadline_s=ACT_S)
+    client = ActorClient(actor_socket(invocation.socket))
     run = _Run(
         client=client, acted=acted, override_freeze=override_freeze, said=said, moving=moving
     )
@@ -212,7 +210,7 @@ class _Run:
         completes or reverts the act, so its journal tells."""
         what = "the actor went away in the middle and is back"
         if isinstance(error, LateError):
-            what = f"the actor did not answer within {ACT_S:g} s"
+            what = f"the actor did not answer within {ANSWER_S:g} s"
         loop = asyncio.get_running_loop()
         end = loop.time() + RETURN_S
         while loop.time() < end:

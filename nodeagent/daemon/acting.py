@@ -15,16 +15,13 @@ from typing import Protocol
 from nodeagent.daemon.state import CONNECTING, Done, Journal, Wanted
 from nodeagent.errors import NodeagentError, UnavailableError
 from nodeagent.model.cgroup import Container
+from nodeagent.model.deadlines import WATCH_S
 from nodeagent.model.placement import Action, ActionResult, Outcome
 
 RETRY_S = 2.0
 """Pause before another try to reach the actor, doubled up to RETRY_MAX_S."""
 
 RETRY_MAX_S = 30.0
-
-DEADLINE_S = 20.0
-"""Time an action may take before the watchdog is no longer fed. The client's own deadline is
-shorter."""
 
 
 class Actor(Protocol):
@@ -105,7 +102,7 @@ class Acting:
 
     def within_deadline(self, now_s: float) -> bool:
         """Whether the oldest action is still within its deadline."""
-        return self.busy is None or now_s - self._since_s < DEADLINE_S
+        return self.busy is None or now_s - self._since_s < WATCH_S
 
     async def run(self) -> None:
         """Until cancelled: connects, works, and connects anew."""

@@ -51,6 +51,7 @@ from nodeagent.model.actions import (
     to_action,
     to_line,
 )
+from nodeagent.model.deadlines import ACT_S, STEP_S
 from nodeagent.model.placement import Consent, MigrateMemory, SetValue
 from nodeagent.model.settings import Config, IsolatedProbe, Isolation
 from nodeagent.pin.actor import Actor
@@ -162,7 +163,7 @@ def _migrate(request: MigrateMemoryRequest, context: Context) -> Reply:
 
 def _undo(request: UndoRequest, context: Context) -> Reply:
     results: list[Result] = []
-    room, last = MAX_ANSWER, request.below
+    room, last, begun = MAX_ANSWER, request.below, time.monotonic()
     actor = context.actor
     for undone in actor.undo_each(
         request.workload, context.asked, below=request.below, entry=request.entry
@@ -179,7 +180,12 @@ def _undo(request: UndoRequest, context: Context) -> Reply:
             )
         )
         room -= len(msgspec.json.encode(results[-1])) + 1
-        if room < MAX_RESULT or len(results) == MAX_ENTRIES:
+        # Whoever asked asks for the rest, and hears of these before it has waited too long.
+        if (
+            room < MAX_RESULT
+            or len(results) == MAX_ENTRIES
+            or time.monotonic() > begun + ACT_S - STEP_S
+        ):
             break
     more = bool(results) and bool(actor.waiting(request.workload, last, request.entry))
     return Reply(answer=Answer(seq=context.call.seq, results=results, more=more))
@@ -435,6 +441,12 @@ class Server:
             isolated=self._isolated,
         )
         try:
+            if call.begin_by_ns and time.monotonic_ns() > call.begin_by_ns:
+                raise ActError(
+                    "not begun: the actor was busy with what others asked for until too late to "
+                    "answer in time; nothing of this was done",
+                    "ask again",
+                )
             return ACTIONS[type(call.request)](call.request, context)
         except NodeagentError as error:
             return Reply(answer=Answer(seq=call.seq, error=str(error), remedy=error.remedy))

@@ -171,12 +171,15 @@ Request = (
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One request. `why` and `override_freeze` (a reason; empty: none) go into the audit record."""
+    """One request. `why` and `override_freeze` (a reason; empty: none) go into the audit record.
+    `begin_by_ns`: when an act is not begun any more, for nobody would wait for its end; on
+    CLOCK_MONOTONIC, 0: at any time."""
 
     seq: int
     request: Request
     why: _Reason = ""
     override_freeze: _Reason = ""
+    begin_by_ns: int = 0
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,6 +274,10 @@ class JournalEntry:
 
 
 ActionRequest = SetAffinityRequest | MoveToCpusetRequest | MigrateMemoryRequest | SetValueRequest
+CHANGING = (
+    SetAffinityRequest, MoveToCpusetRequest, MigrateMemoryRequest, SetValueRequest, UndoRequest,
+)  # fmt: skip
+"""Requests that change the host."""
 
 
 def to_request(action: Action) -> ActionRequest:

@@ -38,6 +38,7 @@ from nodeagent.pin.proc import (
     boot_id,
 )
 from nodeagent.pin.records import Entry
+from nodeagent.pin.timeleft import TimeLeft
 from nodeagent.pin.undo import Journal
 from nodeagent.pin.values import Values
 
@@ -78,8 +79,12 @@ class Actor:
         self.allow = frozenset(allow)
         self._freeze = run_dir / FREEZE_FILE
         self._boot = boot_id()
+        left = TimeLeft()
         self._values = Values(
-            journal, doors(self.allow, partitions=partitions, runtimes=runtimes), self._boot
+            journal,
+            doors(self.allow, partitions=partitions, runtimes=runtimes, left=left),
+            self._boot,
+            left,
         )
         self._pins = Pins(journal, self._boot)
         self._migrations = Migrations(journal, self._boot)

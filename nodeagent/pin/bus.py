@@ -18,11 +18,11 @@ from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, DBusFastError
 
 from nodeagent.errors import ActError, RightsError, UnavailableError, visible
+from nodeagent.model.deadlines import BUS_CALL_S
 from nodeagent.pin.affinity import GoneError
+from nodeagent.pin.timeleft import TimeLeft
 
 ADDRESS = "unix:path=/run/dbus/system_bus_socket"
-DEADLINE_S = 3.0
-"""Of one call: systemd answers in milliseconds. An act makes several, within the client's 10 s."""
 MAX_TEXT = 300
 """Characters of another program's sentence that are repeated."""
 SYSTEMD = "org.freedesktop.systemd1"
@@ -55,10 +55,17 @@ logging.getLogger("dbus_fast").propagate = False
 
 
 class Bus:
-    """A bus by its address, and how long one call may take."""
+    """A bus by its address, and how long one call may take: `deadline_s`, and no longer than
+    `left` says."""
 
-    def __init__(self, address: str = ADDRESS, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        address: str = ADDRESS,
+        deadline_s: float = BUS_CALL_S,
+        left: TimeLeft | None = None,
+    ) -> None:
         self.address, self._deadline_s = address, deadline_s
+        self._left = left or TimeLeft()
 
     def call(
         self,
@@ -70,8 +77,10 @@ class Bus:
         *,
         returns: str = "",
         destination: str = SYSTEMD,
+        fds: Sequence[int] = (),
     ) -> tuple[object, ...]:
-        """The answer's values; Variants inside are opened. `returns`: the signature it must have.
+        """The answer's values; Variants inside are opened. `returns`: the signature it must have;
+        `fds`: descriptors that the body names by their place (type h).
 
         Raises GoneError (no such unit or object), RightsError, UnavailableError (nobody is there to
         ask), ActError for every other answer, and for none.
@@ -84,12 +93,14 @@ class Bus:
             member=member,
             signature=signature,
             body=list(body),
+            unix_fds=list(fds),
         )
+        deadline_s = self._left.of(self._deadline_s)
         try:
-            answer = asyncio.run(self._ask(message))
+            answer = asyncio.run(self._ask(message, deadline_s))
         except TimeoutError as error:
             raise ActError(
-                f"D-Bus: {what} was not answered within {self._deadline_s:g} s", REMEDY
+                f"D-Bus: {what} was not answered within {deadline_s:.3g} s", REMEDY
             ) from error
         except (OSError, EOFError, AuthError) as error:
             why = getattr(error, "strerror", None) or str(error) or "it hung up"
@@ -110,10 +121,11 @@ class Bus:
             )
         return tuple(_open(value) for value in answer.body)
 
-    async def _ask(self, message: Message) -> Message | None:
+    async def _ask(self, message: Message, deadline_s: float) -> Message | None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        async with asyncio.timeout(self._deadline_s):
-            bus = await MessageBus(self.address, BusType.SYSTEM).connect()
+        passes = bool(message.unix_fds)
+        async with asyncio.timeout(deadline_s):
+            bus = await MessageBus(self.address, BusType.SYSTEM, negotiate_unix_fd=passes).connect()
             try:
                 asked = asyncio.ensure_future(bus.call(message))
                 gone = bus.wait_for_disconnect()  # type: ignore[no-untyped-call]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.errors import ActError, UnavailableError, visible
+from nodeagent.model.deadlines import RUNTIME_CALL_S
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.proc import PROC
 
@@ -28,12 +29,21 @@ if TYPE_CHECKING:
 
 FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin")
 PATH = ":".join(FOLDERS)
-DEADLINE_S = 6.0
 SLICE_S = 0.1
+KILL_S = 1.0
+"""How long a program that was killed is waited for."""
 MAX_OUTPUT = 4096
+"""Bytes of its standard error that are kept, the last ones."""
+MAX_ANSWER = 1 << 18
+"""Bytes of its standard output: a container's state with its annotations."""
 MAX_SHOWN = 300
 MANAGER, SYSTEMD = "/org/freedesktop/systemd1", "org.freedesktop.systemd1"
+UNIT = "nodeagent-call-"
 _number = itertools.count(1)
+
+
+class LateCallError(ActError):
+    """A program did not end in time."""
 
 
 def find(name: str, folders: Sequence[str] = FOLDERS) -> str:
@@ -56,27 +66,57 @@ def find(name: str, folders: Sequence[str] = FOLDERS) -> str:
     )
 
 
-def run(argv: Sequence[str], connect: Callable[[], Bus], deadline_s: float = DEADLINE_S) -> None:
-    """To its end. Raises ActError when that is not a good one, UnavailableError."""
-    first = (PROC / "1/comm").read_text(errors="replace").strip()
-    if first == "systemd" and os.geteuid() == 0:
-        _by_systemd(argv, connect(), deadline_s)
-    else:
-        _as_child(argv, deadline_s)
+def run(argv: Sequence[str], connect: Callable[[], Bus], deadline_s: float) -> bytes:
+    """To its end; what it wrote to its standard output, at most MAX_ANSWER bytes.
+
+    Raises ActError when that is not a good end, UnavailableError, LateCallError.
+    """
+    if _systemd():
+        return _by_systemd(argv, connect(), deadline_s)
+    return _as_child(argv, deadline_s)
 
 
-def await_others(*words: str, deadline_s: float = DEADLINE_S) -> None:
-    """Until no program of root's runs with all these words among its arguments: a call outlives an
-    actor that was killed meanwhile, and does what it was told afterwards. Raises ActError."""
+def await_others(
+    *words: str, connect: Callable[[], Bus] | None = None, deadline_s: float = RUNTIME_CALL_S
+) -> None:
+    """Until no call of ours is under way: no program of root's runs with all these words among its
+    arguments, and, where systemd starts them (`connect`), no unit of ours runs or is to. A call
+    outlives an actor that was killed, or that waited no longer for systemd's answer, and does
+    afterwards what it was told. Raises ActError."""
     end = time.monotonic() + deadline_s
-    while (pid := _running(words)) is not None:
+    while True:
+        pid = _running(words)
+        unit = _starting(connect()) if connect is not None and _systemd() else ""
+        if pid is None and not unit:
+            return
         if time.monotonic() >= end:
+            who, look = f"unit {unit[:80]}", f"systemctl status {unit[:80]}"
+            if pid is not None:
+                who, look = f"process {pid} ({' '.join(words)[:MAX_SHOWN]})", f"ps -fp {pid}"
             raise ActError(
-                f"process {pid} ({' '.join(words)[:MAX_SHOWN]}) has not ended in {deadline_s:g} s, "
-                "and what it leaves is not known before",
-                f"look at it: ps -fp {pid}; once it has ended: nodeagentctl undo",
+                f"{who} has not ended in {deadline_s:.3g} s, and what it leaves is not known "
+                "before",
+                f"look at it: {look}; once it has ended: nodeagentctl undo",
             )
-        time.sleep(0.02)
+        time.sleep(0.1 if unit else 0.02)
+
+
+def _systemd() -> bool:
+    """Whether systemd starts the calls."""
+    first = (PROC / "1/comm").read_text(errors="replace").strip()
+    return first == "systemd" and os.geteuid() == 0
+
+
+def _starting(bus: Bus) -> str:
+    """A unit of ours that runs or is to; "": none. systemd takes what it is asked in turn, so what
+    was asked before is seen."""
+    (units,) = bus.call(
+        *(MANAGER, f"{SYSTEMD}.Manager", "ListUnitsByPatterns", "asas"),
+        ([], [f"{UNIT}*.service"]),
+        returns="a(ssssssouso)",
+    )
+    assert isinstance(units, list)  # the signature says so
+    return next((str(u[0]) for u in units if u[7] or u[3] not in ("inactive", "failed")), "")
 
 
 def _running(words: Sequence[str]) -> int | None:
@@ -95,88 +135,116 @@ def _running(words: Sequence[str]) -> int | None:
     return None
 
 
-def _as_child(argv: Sequence[str], deadline_s: float) -> None:
+def _as_child(argv: Sequence[str], deadline_s: float) -> bytes:
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={"PATH": PATH, "LANG": "C.UTF-8"},
         start_new_session=True,
     )
-    assert process.stderr is not None
-    fd, said, end = process.stderr.fileno(), b"", time.monotonic() + deadline_s
-    with process.stderr:
-        while (left := end - time.monotonic()) > 0:
-            if select.select([fd], [], [], min(left, SLICE_S))[0]:
+    assert process.stdout is not None and process.stderr is not None
+    out, err = process.stdout.fileno(), process.stderr.fileno()
+    said, answer, left_open = b"", b"", {out, err}
+    end = time.monotonic() + deadline_s
+    with process.stdout, process.stderr:
+        while left_open and (left := end - time.monotonic()) > 0:
+            ready = select.select(left_open, [], [], min(left, SLICE_S))[0]
+            for fd in ready:
                 data = os.read(fd, 1 << 16)
                 if not data:
-                    break
-                said = (said + data)[-MAX_OUTPUT:]
-            elif process.poll() is not None:
-                # What it left running may hold the pipe for ever.
+                    left_open.discard(fd)
+                elif fd == err:
+                    said = (said + data)[-MAX_OUTPUT:]
+                else:
+                    answer = (answer + data)[:MAX_ANSWER]
+            if not ready and process.poll() is not None:
+                # What it left running may hold the pipes for ever.
                 break
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, end - time.monotonic()))
-        late = process.returncode is None
-        if late:
-            # Its group: what it started holds the same pipe.
+        if process.returncode is None:
+            # Its group: what it started holds the same pipes.
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if late:
-        raise _late(argv, deadline_s)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_S)
+            raise _late(argv, deadline_s, ended=process.returncode is not None)
     if process.returncode != 0:
         raise ActError(
             f"{Path(argv[0]).name} {argv[1]} ended with status {process.returncode}: {_last(said)}"
         )
+    return answer
 
 
-def _by_systemd(argv: Sequence[str], bus: Bus, deadline_s: float) -> None:
+def _by_systemd(argv: Sequence[str], bus: Bus, deadline_s: float) -> bytes:
     from dbus_fast import Variant
 
-    name = f"nodeagent-call-{os.getpid()}-{next(_number)}.service"
+    name = f"{UNIT}{os.getpid()}-{next(_number)}.service"
+    read, write = os.pipe2(os.O_CLOEXEC)
     properties = [
         ["Description", Variant("s", f"nodeagent: {Path(argv[0]).name} {argv[1]}")],
         ["Type", Variant("s", "oneshot")],
         ["ExecStart", Variant("a(sasb)", [[argv[0], list(argv), False]])],
         ["Environment", Variant("as", [f"PATH={PATH}", "LANG=C.UTF-8"])],
+        ["StandardOutputFileDescriptor", Variant("h", 0)],
         ["TimeoutStartUSec", Variant("t", int(deadline_s * 1e6))],
+        # Else it has a minute and a half more to end, and may do by then what it was told.
+        ["KillSignal", Variant("i", int(signal.SIGKILL))],
     ]
     manager = f"{SYSTEMD}.Manager"
-    bus.call(
-        *(MANAGER, manager, "StartTransientUnit", "ssa(sv)a(sa(sv))"),
-        (name, "fail", properties, []),
-        returns="o",
-    )
+    try:
+        os.set_blocking(read, False)
+        try:
+            bus.call(
+                *(MANAGER, manager, "StartTransientUnit", "ssa(sv)a(sa(sv))"),
+                (name, "fail", properties, []),
+                returns="o",
+                fds=(write,),
+            )
+        finally:
+            os.close(write)
+        return _ended(argv, name, bus, deadline_s, read)
+    finally:
+        os.close(read)
+
+
+def _ended(argv: Sequence[str], name: str, bus: Bus, deadline_s: float, read: int) -> bytes:
+    """What the unit's program wrote, once it has ended well."""
     path = f"{MANAGER}/unit/{''.join(c if c.isalnum() else f'_{ord(c):02x}' for c in name)}"
-    end, state = time.monotonic() + deadline_s + 1.0, ""
+    answer, state = b"", ""
+    end = time.monotonic() + deadline_s + KILL_S
     while time.monotonic() < end:
         try:
             state = str(bus.get(path, f"{SYSTEMD}.Unit", "ActiveState"))
         except GoneError:
-            return  # ended well, and forgotten
+            state = "inactive"  # ended well, and forgotten
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(read, 1 << 16):
+                answer = (answer + data)[:MAX_ANSWER]
         if state == "inactive":
-            return
+            return answer
         if state == "failed":
             break
         time.sleep(0.02)
     else:
-        raise _late(argv, deadline_s)
+        raise _late(argv, deadline_s, ended=False)
     result = str(bus.get(path, f"{SYSTEMD}.Service", "Result"))
     status = bus.get(path, f"{SYSTEMD}.Service", "ExecMainStatus")
     with contextlib.suppress(ActError):
-        bus.call(MANAGER, manager, "ResetFailedUnit", "s", (name,))
+        bus.call(MANAGER, f"{SYSTEMD}.Manager", "ResetFailedUnit", "s", (name,))
     if result == "timeout":
-        raise _late(argv, deadline_s)
+        raise _late(argv, deadline_s, ended=True)
     raise ActError(
         f"{Path(argv[0]).name} {argv[1]} ended with status {status} ({result[:40]})",
         f"journalctl -u {name} has what it said",
     )
 
 
-def _late(argv: Sequence[str], deadline_s: float) -> ActError:
-    return ActError(
-        f"{Path(argv[0]).name} {argv[1]} had not ended after {deadline_s:g} s and was stopped",
+def _late(argv: Sequence[str], deadline_s: float, *, ended: bool) -> LateCallError:
+    then = "was stopped" if ended else "is still there after SIGKILL"
+    return LateCallError(
+        f"{Path(argv[0]).name} {argv[1]} had not ended after {deadline_s:.3g} s and {then}",
         "try it by hand: the runtime may hang",
     )
 

@@ -1,7 +1,8 @@
 """`ActorClient`: how the daemon and the command line speak to the actor.
 
-One call at a time, each with a deadline. A call that ran out of time may still be performed: the
-actor's journal tells, and its late answer is dropped.
+One call at a time, each with a deadline (model/deadlines.py). The actor begins no act that would
+end after it. One that is not answered all the same hangs there: it may still be done, the actor's
+journal tells, and its late answer is dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from nodeagent.errors import (
     UsageError,
 )
 from nodeagent.model.actions import (
+    CHANGING,
     MAX_CONTAINERS,
     MAX_DATAGRAM,
     MAX_REASON,
@@ -43,10 +46,10 @@ from nodeagent.model.actions import (
     to_request,
 )
 from nodeagent.model.cgroup import Container, container_of
+from nodeagent.model.deadlines import ACT_S, ANSWER_S, QUEUE_S, READ_S
 from nodeagent.model.placement import Action, ActionResult, MigrateMemory
 
 MAX_FDS = 64
-DEADLINE_S = 10.0
 MAX_STEPS = 1 << 23
 """Steps of one moving of memory: 16 TiB in the smallest steps."""
 MAX_PAGES = 1000
@@ -65,7 +68,7 @@ class ActorClient:
     the socket is not the actor's).
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, deadline_s: float | None = None) -> None:
         self._path = Path(path)
         self._deadline_s = deadline_s
         self._socket: socket.socket | None = None
@@ -187,17 +190,28 @@ class ActorClient:
             )
         async with self._turn:
             self._seq += 1
-            call = Call(seq=self._seq, request=request, why=why, override_freeze=override_freeze)
+            acts = isinstance(request, CHANGING)
+            deadline_s = self._deadline_s or (ANSWER_S if acts else READ_S)
+            begin_s = max(deadline_s - ACT_S, min(deadline_s, QUEUE_S))
+            call = Call(
+                seq=self._seq,
+                request=request,
+                why=why,
+                override_freeze=override_freeze,
+                begin_by_ns=time.monotonic_ns() + int(begin_s * 1e9) if acts else 0,
+            )
             data = msgspec.json.encode(call)
             assert len(data) <= MAX_DATAGRAM
             try:
-                async with asyncio.timeout(self._deadline_s):
+                async with asyncio.timeout(deadline_s):
                     answer, fds = await self._exchange(data)
             except TimeoutError as error:
+                may = "; what was asked may still be done" if acts else ": it is busy, or hangs"
                 raise LateError(
-                    f"{self._path}: no answer within {self._deadline_s:g} s; what was asked may "
-                    "still be done",
-                    "nodeagentctl place status shows what was done",
+                    f"{self._path}: no answer within {deadline_s:g} s{may}",
+                    "nodeagentctl place status shows what was done"
+                    if acts
+                    else "systemctl status nodeagent-actor; try again",
                 ) from error
             except PermissionError as error:
                 raise RightsError(

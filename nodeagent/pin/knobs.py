@@ -15,6 +15,7 @@ from nodeagent.pin.kernelwork import NumaBalancing, WakeLatency, Workqueue
 from nodeagent.pin.partition import Partition
 from nodeagent.pin.proc import Thread
 from nodeagent.pin.queues import Queues
+from nodeagent.pin.timeleft import TimeLeft
 from nodeagent.pin.units import unit_cpus, unit_mems
 
 if TYPE_CHECKING:
@@ -77,14 +78,23 @@ def doors(
     *,
     partitions: bool = False,
     runtimes: AbstractSet[str] = frozenset(),
+    left: TimeLeft | None = None,
 ) -> Mapping[Knob, Door]:
     """The doors of this host. `allow`: some reach further where `host` is in it; `partitions`:
-    [pin] isolation says so; `runtimes`: those that may be called."""
-    host = Consent.HOST in allow
+    [pin] isolation says so; `runtimes`: those that may be called; `left`: what waits, waits no
+    longer."""
+    host, left = Consent.HOST in allow, left or TimeLeft()
+
+    def system_bus() -> Bus:
+        # Imported when it is asked for: most actors never need a loop.
+        from nodeagent.pin.bus import Bus
+
+        return Bus(left=left)
+
     return {
-        Knob.UNIT_CPUS: unit_cpus(_system_bus, host=host),
-        Knob.UNIT_MEMS: unit_mems(_system_bus, host=host),
-        Knob.CONTAINER_CPUS: ContainerCpus(runtimes, _system_bus),
+        Knob.UNIT_CPUS: unit_cpus(system_bus, host=host),
+        Knob.UNIT_MEMS: unit_mems(system_bus, host=host),
+        Knob.CONTAINER_CPUS: ContainerCpus(runtimes, system_bus, left=left),
         Knob.PARTITION: Partition(boot=not partitions),
         Knob.IRQ_AFFINITY: IrqAffinity(),
         Knob.IRQ_DEFAULT: IrqDefault(),
@@ -95,10 +105,3 @@ def doors(
         Knob.WAKE_LATENCY: WakeLatency(),
         Knob.NUMA_BALANCING: NumaBalancing(),
     }
-
-
-def _system_bus() -> Bus:
-    # Imported when it is asked for: most actors never need a loop.
-    from nodeagent.pin.bus import Bus
-
-    return Bus()

@@ -17,19 +17,32 @@ from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.knobs import Caller, Door, Holder
 from nodeagent.pin.records import Entry, Former, Open
 from nodeagent.pin.step import step
+from nodeagent.pin.timeleft import TimeLeft
 from nodeagent.pin.undo import Journal
 
 
 class Values:
-    """Acts on the values behind `doors`; `boot` is this boot's id."""
+    """Acts on the values behind `doors`; `boot` is this boot's id; `left`: how long making a
+    change may take, and putting it back, each."""
 
-    def __init__(self, journal: Journal, doors: Mapping[Knob, Door], boot: str) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        doors: Mapping[Knob, Door],
+        boot: str,
+        left: TimeLeft | None = None,
+    ) -> None:
         self._journal = journal
+        self._left = left or TimeLeft()
         self._doors = doors
         self._boot = boot
 
     def perform(self, action: SetValue, asked: Asked, ticks: int) -> tuple[ActionResult, str]:
         """The result, and the value before ("" when it was not read)."""
+        with self._left.step():
+            return self._perform(action, asked, ticks)
+
+    def _perform(self, action: SetValue, asked: Asked, ticks: int) -> tuple[ActionResult, str]:
         door, entry, before = self._doors[action.knob], None, ""
         what = f"{action.knob} {action.subject}"
         try:
@@ -80,7 +93,8 @@ class Values:
             return ActionResult(outcome=outcome, message=message)
         if not gone:
             try:
-                self._put_back(entry)
+                with self._left.step():
+                    self._put_back(entry)
             except GoneError:
                 gone = True
             except TROUBLE as late:
@@ -104,6 +118,9 @@ class Values:
         back."""
         o = entry.open
         door, what = self._doors[Knob(o.knob)], f"{o.knob} {o.subject}"
+        if isinstance(door, Caller):
+            # What was stopped too late would do it after all.
+            door.await_calls(o.subject)
         now = door.read(o.subject)
         if door.same(now, o.value_before):
             return f"{what} is {_shown(now)}" + _settle(door, entry, _later(door, entry)), now
@@ -141,6 +158,10 @@ class Values:
 
     def undo(self, entry: Entry) -> ActionResult:
         """The former value, to the byte."""
+        with self._left.step():
+            return self._undo(entry)
+
+    def _undo(self, entry: Entry) -> ActionResult:
         try:
             stale = self.stale(entry)
             if stale is not None:
@@ -161,6 +182,10 @@ class Values:
 
     def recover(self, entry: Entry) -> tuple[Outcome, str]:
         """An act that was interrupted: completed when it had been made, else put back."""
+        with self._left.step():
+            return self._recover(entry)
+
+    def _recover(self, entry: Entry) -> tuple[Outcome, str]:
         o = entry.open
         what = f"{o.knob} {o.subject}"
         try:

@@ -743,7 +743,7 @@ def test_a_container_s_cgroup_is_left_alone(
 ) -> None:
     process = victim(1)
     tree = cpuset.find()
-    theirs = tree.at(f"kubepods-{name}")
+    theirs = tree.at(f"libpod-{name}")
     theirs.mkdir()
     try:
         (theirs / "cpuset.cpus").write_text(str(two_cpus[0]))
@@ -752,7 +752,7 @@ def test_a_container_s_cgroup_is_left_alone(
         with open_actor(tmp_path) as actor:
             done = actor.perform(move(process.target, two_cpus[1], name), ME)
         assert done.outcome is Outcome.REFUSED and "container runtime" in done.message
-        assert cpuset.path_of(tree, process.pid) == f"/kubepods-{name}"
+        assert cpuset.path_of(tree, process.pid) == f"/libpod-{name}"
     finally:
         process.end()
         time.sleep(0.05)

@@ -18,10 +18,11 @@ import pytest
 
 from nodeagent.errors import ActError, NodeagentError, UnavailableError, visible
 from nodeagent.model.placement import Consent, Knob, Outcome, SetValue
-from nodeagent.pin import calls
+from nodeagent.pin import calls, cpuset
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.bus import Bus
+from nodeagent.pin.containers import ContainerCpus
 from tests.pin.boxes import Box, runc
 from tests.pin.test_kills import killed_at
 
@@ -259,3 +260,105 @@ def test_a_program_that_others_may_change_is_not_run(tmp_path: Path) -> None:
         calls.find("runtime", folders)
     with pytest.raises(NodeagentError, match="is in none of"):
         calls.find("nonesuch", folders)
+
+
+# Cgroups that have only a container's name.
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[Callable[[str, int], Path]]:
+    """Makes a cgroup NAME below one of a user's, with a process in it; all gone afterwards."""
+    tree = cpuset.find()
+    if os.geteuid() != 0 or not os.access(tree.mount, os.W_OK):
+        pytest.skip("needs root and a cpuset tree that can be written")
+    made: list[Path] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def make(name: str, owner: int) -> Path:
+        above = tree.mount / f"test-user-{os.getpid()}-{len(made)}"
+        group = above / name
+        made.extend((above, group))
+        for folder in (above, group):
+            folder.mkdir()
+            if tree.version == 1:
+                for file in ("cpuset.cpus", "cpuset.mems"):
+                    (folder / file).write_text((folder.parent / file).read_text())
+        os.chown(above, owner, -1)
+        processes.append(subprocess.Popen(["sleep", "600"]))
+        (group / "cgroup.procs").write_text(str(processes[-1].pid))
+        return group
+
+    yield make
+    for process in processes:
+        process.kill()
+        process.wait()
+    for folder in reversed(made):
+        for _ in range(500):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                break
+            time.sleep(0.01)
+
+
+def recording(folder: Path, text: str) -> Path:
+    """A program `docker` that writes down how it is called; the file that it writes."""
+    folder.mkdir()
+    told = folder / "told"
+    (folder / "docker").write_text(f'#!/bin/sh\necho "$@" >> {told}\n{text}\n')
+    (folder / "docker").chmod(0o755)
+    return told
+
+
+DOCKER = frozenset({"docker"})
+
+
+def test_a_users_cgroup_with_a_containers_name_gets_no_runtime_called(
+    fake: Callable[[str, int], Path], tmp_path: Path
+) -> None:
+    needs_no_systemd()
+    told, number = recording(tmp_path / "bin", ""), "ab" * 32
+    group = fake(f"docker-{number}.scope", 1000)
+    before = (group / "cpuset.cpus").read_text()
+    door = ContainerCpus(DOCKER, Bus, folders=[str(told.parent)])
+    with pytest.raises(ActError, match="user 1000's, who may name what is below it at will"):
+        door.check(f"docker:{number}", last())
+    with pytest.raises(ActError, match="root's runtime is not asked"):
+        door.write(f"docker:{number}", last())
+    assert not told.exists() and (group / "cpuset.cpus").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"echo {os.getpid()}", f"its process is {os.getpid()}, which is in"),
+        ("echo 'Error: no such container' >&2; exit 1", "ended with status 1: Error: no such"),
+        ("echo", "saw nothing, expected a number"),
+        ("echo '{}'", "saw {}, expected a number"),
+        ("echo 0", "does not run: docker names no process of it"),
+    ],
+)
+def test_a_container_that_its_runtime_does_not_know_there_is_not_set(
+    text: str, words: str, fake: Callable[[str, int], Path], tmp_path: Path
+) -> None:
+    needs_no_systemd()
+    told, number = recording(tmp_path / "bin", text), "cd" * 32
+    group = fake(f"docker-{number}.scope", 0)
+    before = (group / "cpuset.cpus").read_text()
+    door = ContainerCpus(DOCKER, Bus, folders=[str(told.parent)])
+    with pytest.raises(ActError) as error:
+        door.check(f"docker:{number}", last())
+    assert words in str(error.value)
+    assert told.read_text().split()[0] == "inspect" and "update" not in told.read_text()
+    assert (group / "cpuset.cpus").read_text() == before
+
+
+def test_the_real_one_is_found_beside_a_fake(
+    box: Box, fake: Callable[[str, int], Path], tmp_path: Path, open_actor: Opener
+) -> None:
+    group = fake(box.number, 1000)
+    before = (group / "cpuset.cpus").read_text()
+    with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
+        done = actor.perform(to(box, last()), ME)
+        assert done.outcome is Outcome.DONE, done.message
+        assert box.raw() == last() and (group / "cpuset.cpus").read_text() == before
+        assert actor.undo(None, ME)[0].result.outcome is Outcome.DONE
