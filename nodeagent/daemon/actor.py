@@ -123,6 +123,8 @@ class Reply:
 
     answer: Answer
     fds: tuple[int, ...] = ()
+    moving: bool = False
+    """Memory is being moved, and the next step is this caller's to ask for."""
 
 
 def _act(request: ActionRequest, context: Context) -> Reply:
@@ -158,7 +160,8 @@ def _migrate(request: MigrateMemoryRequest, context: Context) -> Reply:
         pid=action.target.pid,
     )
     facts: dict[str, object] = {**step.facts}
-    return Reply(answer=Answer(seq=context.call.seq, results=[result], more=step.more, facts=facts))
+    answer = Answer(seq=context.call.seq, results=[result], more=step.more, facts=facts)
+    return Reply(answer=answer, moving=step.more)
 
 
 def _undo(request: UndoRequest, context: Context) -> Reply:
@@ -339,6 +342,8 @@ class Server:
         self._clients: dict[int, tuple[socket.socket, Peer]] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ended = False
+        self._mover: int | None = None
+        """The caller whose next step a moving of memory waits for."""
         self._admin = _group_id(ADMIN_GROUP)
         self._path.unlink(missing_ok=True)
         self._listening = socket.socket(
@@ -381,6 +386,7 @@ class Server:
                     self._accept(poll)
                 elif fd in self._clients:
                     self._read(fd, poll)
+        self._actor.leave_moving("the actor was stopped", Asked(by="actor", why="it was stopped"))
         self._listening.close()
         self._path.unlink(missing_ok=True)
 
@@ -414,10 +420,19 @@ class Server:
             return
         except OSError:
             data = b""
-        if not data or not _send(client, self._answer(data, peer)):
-            poll.unregister(client)
-            client.close()
-            del self._clients[fd]
+        if data:
+            reply = self._answer(data, peer)
+            if reply.moving:
+                self._mover = fd
+            if _send(client, reply):
+                return
+        poll.unregister(client)
+        client.close()
+        del self._clients[fd]
+        if self._mover == fd:
+            self._mover = None
+            why = f"{peer}, who had asked for it, is connected no more"
+            self._actor.leave_moving(why, Asked(by="actor", why="a caller went away"))
 
     def _answer(self, data: bytes, peer: Peer) -> Reply:
         try:

@@ -32,11 +32,10 @@ from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.audit import Audit, Record
 from nodeagent.pin.knobs import doors
 from nodeagent.pin.migrate import ACT as MIGRATE
-from nodeagent.pin.migrate import Migrations, Step
+from nodeagent.pin.migrate import Migrations
+from nodeagent.pin.moving import Step
 from nodeagent.pin.pins import Pins, first_of_each
-from nodeagent.pin.proc import (
-    boot_id,
-)
+from nodeagent.pin.proc import boot_id
 from nodeagent.pin.records import Entry
 from nodeagent.pin.timeleft import TimeLeft
 from nodeagent.pin.undo import Journal
@@ -137,13 +136,22 @@ class Actor:
         if refusal is not None:
             done = Step(result=self._migrations.interrupted(action, refusal))
         else:
-            if not go_on and len(self._journal.entries) >= SWEEP_ENTRIES:
-                self._sweep()
+            if not go_on:
+                self.leave_moving("no step of it was asked for any more", asked, idle_only=True)
+                if len(self._journal.entries) >= SWEEP_ENTRIES:
+                    self._sweep()
             done = self._migrations.perform(action, asked, _ticks(), go_on=go_on)
         if done.more:
             return done
         after = done.result.read_back or ""
         return replace(done, result=self._audited(action, done.before, after, done.result, asked))
+
+    def leave_moving(self, why: str, asked: Asked, *, idle_only: bool = False) -> None:
+        """Ends and records a moving of memory whose next step nobody will ask for."""
+        left = self._migrations.leave(why, idle_only=idle_only)
+        if left is not None:
+            action, done = left
+            self._audited(action, done.before, done.result.read_back or "", done.result, asked)
 
     def _refusal(self, consent: Consent | None, asked: Asked) -> ActionResult | None:
         if consent is not None and consent not in self.allow:

@@ -9,13 +9,10 @@ have moved are where they are, and the process is whole at every moment (docs/ad
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from nodeagent.errors import ActError, NodeagentError, ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.memory import (
-    FIRST_STEP_BYTES,
     by_node_text,
     by_node_words,
     local_share,
@@ -30,50 +27,18 @@ from nodeagent.pin import affinity
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.mover import Mover, NotYetError, Walked
-from nodeagent.pin.proc import PROC, stat_of, threads_of
+from nodeagent.pin.moving import Moving, Step
+from nodeagent.pin.noderoom import available, check_room, mems_allowed, pulled_back
+from nodeagent.pin.proc import stat_of
 from nodeagent.pin.records import Entry, Open
 from nodeagent.pin.step import step
 from nodeagent.pin.undo import Journal
 
 ACT = "migrate_memory"
-NODES = Path("/sys/devices/system/node")
 IDLE_S = 3.0
 """A moving without a step for so long has been left by who asked for it: another may begin."""
 RECOVER_S = 15.0
 """Time that a start spends on looking how far an interrupted moving came."""
-_CACHE = ("Active(file)", "Inactive(file)", "SReclaimable")
-
-
-@dataclass(slots=True, kw_only=True)
-class Moving:
-    """One moving under way. `entry` None: still looking. Times on the monotonic clock."""
-
-    key: tuple[int, int]
-    comm: str
-    before: Walked = field(default_factory=Walked)
-    now: Walked = field(default_factory=Walked)
-    entry: Entry | None = None
-    opened: bool = False
-    """The child stands at the first mapping, for the pass that is under way."""
-    step_bytes: int = FIRST_STEP_BYTES
-    began_s: float
-    at_s: float
-    """When its last step ended."""
-
-    def far(self, action: MigrateMemory) -> str:
-        """How far it came."""
-        total = outside(self.before.by_node, action.nodes)
-        return f"{size(self.now.moved)} of {size(total)} moved to node {action.to}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What one call did. `more`: ask for the next."""
-
-    result: ActionResult
-    before: str = ""
-    more: bool = False
-    facts: dict[str, int] = field(default_factory=dict)
 
 
 class BusyError(ActError):
@@ -110,7 +75,7 @@ class Migrations:
             return self._move(action, moving)
         except NotYetError as late:
             assert moving is not None
-            return _more(f"{moving.comm} ({action.target.pid}): {late}", moving, action)
+            return moving.more(str(late))
         except TROUBLE as error:
             return self._failed(action, moving or self._under_way(action), error)
         finally:
@@ -126,7 +91,18 @@ class Migrations:
         moving = self._under_way(action)
         if moving is None or moving.entry is None:
             return why
-        return self._stopped(action, moving, why.message).result
+        return self._stopped(moving, why.message).result
+
+    def leave(self, why: str, *, idle_only: bool = False) -> tuple[MigrateMemory, Step] | None:
+        """Ends a moving that nobody asks the next step of; what to record of it, where something
+        was to be moved. `idle_only`: only one without a step for IDLE_S."""
+        moving = self._moving
+        if moving is None or (idle_only and time.monotonic() - moving.at_s < IDLE_S):
+            return None
+        if moving.entry is None:
+            self._end()
+            return None
+        return moving.action, self._stopped(moving, why)
 
     # One moving.
 
@@ -141,7 +117,7 @@ class Migrations:
         affinity.check_unmanaged(pid, comm)
         if action.to not in action.nodes:
             raise ActError(f"node {action.to} is none of the planned {action.nodes}", "")
-        allowed = _mems_allowed(pid)
+        allowed = mems_allowed(pid)
         if action.to not in allowed:
             raise ActError(
                 f"{comm} ({pid}) may have memory of node {allowed or '(none)'} only, so none of it "
@@ -149,9 +125,8 @@ class Migrations:
                 "widen cpuset.mems (AllowedMemoryNodes=) of its unit or container, or start it "
                 "anew with nodeagentctl exec",
             )
-        _available(action.to)
-        key = pid, action.target.start_time
-        self._moving = Moving(key=key, comm=comm, began_s=now, at_s=now)
+        available(action.to)
+        self._moving = Moving(action=action, comm=comm, began_s=now, at_s=now)
         return self._moving
 
     def _look(self, action: MigrateMemory, moving: Moving, asked: Asked, ticks: int) -> Step:
@@ -159,7 +134,7 @@ class Migrations:
         pid, comm = action.target.pid, moving.comm
         if not moving.before.done:
             seen = sum(moving.before.by_node.values())
-            return _more(f"{comm} ({pid}): {size(seen)} looked at", moving, action)
+            return moving.more(f"{size(seen)} looked at")
         by_node = moving.before.by_node
         bytes_ = outside(by_node, action.nodes)
         text = by_node_text(by_node)
@@ -172,15 +147,11 @@ class Migrations:
                 read_back=text,
             )
             return Step(result=done, before=text)
-        _check_room(action, comm, bytes_)
+        check_room(action, comm, bytes_)
         moving.entry = self._record(action, comm, text, asked, ticks)
         step("memory.begun")
         moving.opened = False
-        return _more(
-            f"{comm} ({pid}): {size(bytes_)} to move to node {action.to}",
-            moving,
-            action,
-        )
+        return moving.more(f"{size(bytes_)} to move to node {action.to}")
 
     def _record(
         self, action: MigrateMemory, comm: str, before: str, asked: Asked, ticks: int
@@ -213,17 +184,17 @@ class Migrations:
         )
 
     def _move(self, action: MigrateMemory, moving: Moving) -> Step:
-        free = _available(action.to)
+        free = available(action.to)
         if free < room_needed(moving.step_bytes):
             why = f"node {action.to} has {size(free)} free or reclaimable left"
-            return self._stopped(action, moving, why)
+            return self._stopped(moving, why)
         # Again: the number may be another's by now.
         affinity.check_alive(action.target.pid, action.target.start_time)
         walked = self._mover.move(action.to, action.nodes, moving.step_bytes)
         step("memory.moved")
         moving.now.add(walked)
         if walked.full:
-            return self._stopped(action, moving, f"node {action.to} had no page left to give")
+            return self._stopped(moving, f"node {action.to} had no page left to give")
         if walked.done:
             return self._finished(action, moving)
         if walked.calls:
@@ -234,15 +205,15 @@ class Migrations:
                     f"a step of {size(moving.step_bytes)}, the smallest, kept its pages for "
                     f"{took_ms:.0f} ms, over the stall bound of {action.stall_ms} ms"
                 )
-                return self._stopped(action, moving, why)
+                return self._stopped(moving, why)
             moving.step_bytes = wanted
-        return _more(f"{moving.comm} ({action.target.pid}): {moving.far(action)}", moving, action)
+        return moving.more(moving.far())
 
     def _finished(self, action: MigrateMemory, moving: Moving) -> Step:
         now, pid = moving.now, action.target.pid
         seconds = time.monotonic() - moving.began_s
         share = local_share(now.by_node, action.nodes)
-        words_ = [f"{moving.comm} ({pid}): {moving.far(action)} in {seconds:.1f} s"]
+        words_ = [f"{moving.comm} ({pid}): {moving.far()} in {seconds:.1f} s"]
         if now.calls:
             words_.append(f"no step kept pages longer than {now.longest_ns / 1e6:.0f} ms")
         if now.staying.total:
@@ -251,23 +222,23 @@ class Migrations:
             words_.append(
                 f"{share:.1%} of it is on node {action.nodes} now ({by_node_words(now.by_node)})"
             )
-        back = _pulled_back(pid, action.to)
+        back = pulled_back(pid, action.to)
         if back:
             words_.append(back)
         outcome = Outcome.DONE
         if now.moved == 0 and now.staying.total:
             outcome = Outcome.REFUSED
-        return self._ended(action, moving, outcome, "; ".join(words_))
+        return self._ended(moving, outcome, "; ".join(words_))
 
-    def _stopped(self, action: MigrateMemory, moving: Moving, why: str) -> Step:
+    def _stopped(self, moving: Moving, why: str) -> Step:
         """Between two steps: the process runs on, with its memory in two places."""
         text = (
-            f"{moving.comm} ({action.target.pid}): stopped with {moving.far(action)}: {why}; the "
+            f"{moving.comm} ({moving.key[0]}): stopped with {moving.far()}: {why}; the "
             "process runs on, and nodeagentctl place apply --yes goes on from here"
         )
-        return self._ended(action, moving, Outcome.FAILED, text)
+        return self._ended(moving, Outcome.FAILED, text)
 
-    def _ended(self, action: MigrateMemory, moving: Moving, outcome: Outcome, text: str) -> Step:
+    def _ended(self, moving: Moving, outcome: Outcome, text: str) -> Step:
         assert moving.entry is not None
         self._end()
         before = moving.entry.open.value_before
@@ -284,7 +255,7 @@ class Migrations:
         result = ActionResult(
             outcome=outcome, message=text, read_back=after or None, journal_id=moving.entry.id
         )
-        return Step(result=result, before=before, facts=_facts(moving, action))
+        return Step(result=result, before=before, facts=moving.facts())
 
     def _failed(
         self, action: MigrateMemory, moving: Moving | None, error: NodeagentError | OSError
@@ -296,9 +267,9 @@ class Migrations:
             outcome = Outcome.GONE if gone else Outcome.REFUSED
             return Step(result=ActionResult(outcome=outcome, message=text))
         if not gone:
-            return self._stopped(action, moving, text)
+            return self._stopped(moving, text)
         self._end()
-        text = f"{text}, with {moving.far(action)}"
+        text = f"{text}, with {moving.far()}"
         try:
             self._journal.closed(moving.entry.id, "gone", text)
         except ActError as late:
@@ -402,86 +373,6 @@ def _look_for(pid: int, seconds: float) -> dict[int, int] | None:
     finally:
         mover.close()
     return found.by_node
-
-
-def _more(text: str, moving: Moving, action: MigrateMemory) -> Step:
-    result = ActionResult(
-        outcome=Outcome.DONE,
-        message=text,
-        journal_id=None if moving.entry is None else moving.entry.id,
-    )
-    return Step(result=result, more=True, facts=_facts(moving, action))
-
-
-def _facts(moving: Moving, action: MigrateMemory) -> dict[str, int]:
-    return {
-        "wanted_bytes": outside(moving.before.by_node, action.nodes) if moving.before.done else 0,
-        "moved_bytes": moving.now.moved,
-        "staying_bytes": moving.now.staying.total,
-        "step_bytes": moving.step_bytes,
-        "longest_ns": moving.now.longest_ns,
-        "moving_ns": moving.now.moving_ns,
-        "calls": moving.now.calls,
-    }
-
-
-def _check_room(action: MigrateMemory, comm: str, bytes_: int) -> None:
-    free, need = _available(action.to), room_needed(bytes_)
-    if free < need:
-        raise ActError(
-            f"node {action.to} has {size(free)} free or reclaimable; the {size(bytes_)} of {comm} "
-            f"({action.target.pid}) on other nodes need {size(need)} there, with 10 % to spare",
-            f"free memory on node {action.to} (numactl -H; who has it: numastat -p), or plan "
-            "another node",
-        )
-
-
-def _available(node: int) -> int:
-    """Bytes free, or page cache that can be dropped at once. Raises ActError."""
-    path = NODES / f"node{node}/meminfo"
-    found: dict[str, int] = {}
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ActError(
-            f"{path}: {error.strerror}, expected a node with memory", "nodeagentctl topology show"
-        ) from error
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) >= 4 and fields[3].isdecimal():
-            found[fields[2].rstrip(":")] = int(fields[3]) << 10
-    if not found.get("MemTotal"):
-        raise ActError(f"node {node} has no memory", "nodeagentctl topology show lists the nodes")
-    return found.get("MemFree", 0) + sum(found.get(name, 0) for name in _CACHE)
-
-
-def _mems_allowed(pid: int) -> CpuSet:
-    try:
-        text = (PROC / str(pid) / "status").read_bytes().decode("utf-8", "replace")
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise GoneError(f"process {pid} has ended") from error
-    for line in text.splitlines():
-        if line.startswith("Mems_allowed_list:"):
-            return CpuSet.parse(line.partition(":")[2].strip())
-    return CpuSet()
-
-
-def _pulled_back(pid: int, node: int) -> str:
-    """A sentence where the kernel will take the memory back to where the threads run."""
-    try:
-        balancing = int((PROC / "sys/kernel/numa_balancing").read_text())
-        cpus = CpuSet.parse((NODES / f"node{node}/cpulist").read_text())
-    except (OSError, ValueError, ParseError):
-        return ""
-    away = CpuSet()
-    for thread in threads_of(pid):
-        away |= thread.mask - cpus
-    if not balancing & 1 or not away:
-        return ""
-    return (
-        f"kernel.numa_balancing is on and its threads may run on CPU {away}, off that node, so the "
-        "kernel may move it away again: pin them there first, or turn it off (class host)"
-    )
 
 
 def _told(text: str) -> str:

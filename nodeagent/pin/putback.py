@@ -65,7 +65,8 @@ class PutBack:
             )
             if note is not None:
                 left.append(note)
-        heir = _heir(entry)
+        # Where former masks are lost, whose child a thread is cannot be told.
+        heir = None if entry.lost else _heir(entry)
         if heir is not None:
             for pid, thread in born:
                 note = affinity.put_back(pid, thread.tid, thread.start_time, heir, ours)
@@ -74,6 +75,8 @@ class PutBack:
             # Somebody may have been born of a thread that was still pinned while this went on.
             for pid, thread in self._born(entry, ours) if whole else ():
                 affinity.put_back(pid, thread.tid, thread.start_time, heir, ours)
+        if entry.lost:
+            left.append(_lost(entry, ours))
         return left
 
     def _born(self, entry: Entry, ours: Callable[[CpuSet], bool]) -> list[tuple[int, Thread]]:
@@ -153,6 +156,26 @@ class PutBack:
         if not others:
             cpuset.remove(tree, o.cpuset)
             step("undo.removed")
+
+
+def _lost(entry: Entry, ours: Callable[[CpuSet], bool]) -> Left:
+    """What to say of threads whose former masks the journal has no longer."""
+    pid = entry.open.pid
+    said = (
+        f"the former masks of {many(entry.lost, 'thread')} of process {pid} stood in a lost part "
+        "of the undo journal"
+    )
+    known = entry.former.keys() | entry.kept.keys()
+    bound = [t for t in threads_of(pid) if (t.tid, t.start_time) not in known and ours(t.mask)]
+    if not bound:
+        return Left(why=Why.LATER, message=f"{said}; none is on {entry.cpus} any more")
+    return Left(
+        why=Why.BLOCKED,
+        message=f"{said}, and {many(len(bound), 'thread')} of it "
+        f"{'is' if len(bound) == 1 else 'are'} on {entry.cpus} still",
+        remedy=f"set them by hand (taskset -a -p -c LIST {pid}; audit.jsonl says what was before), "
+        "then undo again",
+    )
 
 
 def check_whole(left: Iterable[Left]) -> None:

@@ -1,8 +1,7 @@
 """What stands in the undo journal: its records, a line each, and the entries they tell of.
 
-A line is `CRC32 JSON`. One that fails its CRC is told: at the end of the file it is a write that
-was cut, before which nothing had been changed; elsewhere it is damage, and the lines around it
-stand.
+A line is `CRC32 JSON`. The first one has the seal: how far the file was written, and the CRC of all
+that stands between. load.py reads them.
 """
 
 from __future__ import annotations
@@ -21,14 +20,10 @@ VERSION = 1
 ACTS = frozenset({"set_affinity", "move_to_cpuset", "migrate_memory", "set_value"})
 KNOBS = frozenset(map(str, Knob))
 
+Line = tuple[int, bytes]
+"""A line with its place among all: compaction keeps their order."""
 ThreadMask = tuple[int, int, str]
 """(tid, start time in ticks, cpulist)."""
-
-
-class _Id(msgspec.Struct):
-    """What every record has, of whatever version."""
-
-    id: int = 0
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
@@ -40,6 +35,11 @@ class Header(_Record, frozen=True, kw_only=True, tag="journal"):
 
     version: int = VERSION
     next_id: int = 1
+    boot: str = ""
+    """Boot in which it was last written; "" before there was a seal."""
+    seal: str = ""
+    """`END CRC` in hexadecimal, always as long: bytes of the file that were written, and the CRC32
+    of those behind this line. Rewritten in place, after the lines that it counts."""
 
 
 class Open(_Record, frozen=True, kw_only=True, tag="open"):
@@ -74,6 +74,9 @@ class Open(_Record, frozen=True, kw_only=True, tag="open"):
     value_before: str = ""
     exclusive: bool = False
     """Whether the CPUs were to be nobody else's; records of before it was kept do not say."""
+    masks: int = 0
+    """Threads in the `former` record that was written with it; 0 in records of before it was
+    kept."""
 
 
 class Former(_Record, frozen=True, kw_only=True, tag="former"):
@@ -113,7 +116,7 @@ class Closed(_Record, frozen=True, kw_only=True, tag="closed"):
 
 
 Record = Header | Open | Former | Done | Resumed | Undoing | Closed
-_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 @dataclass(slots=True)
@@ -126,7 +129,12 @@ class Entry:
     """(tid, start time) -> mask before; the first one recorded stands."""
     kept: dict[tuple[int, int], CpuSet] = field(default_factory=dict)
     read_back: str = ""
-    lines: list[bytes] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        """Threads whose former masks were recorded and are not there any more."""
+        return max(0, self.open.masks - len(self.former) - len(self.kept))
 
     @property
     def id(self) -> int:
@@ -169,93 +177,99 @@ class Entry:
 class Loaded:
     """A journal file's content. `notes`: what was damaged, in sentences."""
 
+    header: Header | None = None
+    header_bytes: int = 0
     entries: dict[int, Entry] = field(default_factory=dict)
+    foreign: dict[int, list[Line]] = field(default_factory=dict)
+    """Lines of a newer version by the entry they belong to (0: to none): kept as they are."""
     next_id: int = 1
     end: int = 0
     """Bytes that are good up to the last good line."""
+    crc: int = 0
+    """Of the bytes between the first line and `end`."""
+    lines: int = 0
     notes: list[str] = field(default_factory=list)
-    foreign: bool = False
-    """Lines of a newer version are there: they are kept, the file is not rewritten."""
+    damaged: bool = False
+    """Lines before `end` are damaged, or are not those that were written."""
     cut: bytes = b""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the first line counts what follows, in the way known here."""
+        return sealed_to(self.header) is not None
+
+    def live(self) -> list[bytes]:
+        """Lines that are still needed, in their order."""
+        kept = [line for e in self.entries.values() for line in e.lines]
+        kept += [line for lines in self.foreign.values() for line in lines]
+        return [raw for _, raw in sorted(kept)]
+
+    def live_bytes(self) -> int:
+        """Their length."""
+        kept = sum(len(raw) for e in self.entries.values() for _, raw in e.lines)
+        return kept + self.foreign_bytes()
+
+    def foreign_bytes(self) -> int:
+        """Length of the lines of a newer version."""
+        return sum(len(raw) for lines in self.foreign.values() for _, raw in lines)
 
 
 def line_of(record: Record) -> bytes:
-    """`CRC32 JSON\\n`."""
+    """`CRC32 JSON\n`."""
     body = msgspec.json.encode(record)
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def load(data: bytes, name: str) -> Loaded:
-    """The state that the lines tell. Never raises for what stands in them."""
-    found = Loaded()
-    # Allocated ahead and not yet written: zeros.
-    text = data.rstrip(b"\0")
-    offset = 0
-    damaged: list[int] = []
-    tail: list[int] = []
-    for number, raw in enumerate(text.splitlines(keepends=True), 1):
-        start, offset = offset, offset + len(raw)
-        body = _body(raw)
-        if body is None:
-            tail.append(number)
-            if not found.cut:
-                found.cut = text[start:]
-            continue
-        damaged += tail
-        tail.clear()
-        found.cut = b""
-        found.end = offset
-        try:
-            apply(found, _DECODER.decode(body), raw)
-        except (msgspec.MsgspecError, ParseError, RecursionError):
-            found.foreign = True
-            # Its number is taken all the same.
-            found.next_id = max(found.next_id, _id_of(body) + 1)
-            found.notes.append(f"{name}:{number}: a record of another version is left as it is")
-    if tail:
-        found.notes.append(
-            f"{name}:{tail[0]}: the last write was cut or damaged ({len(found.cut)} bytes); what "
-            "stands before it is whole"
-        )
-    if damaged:
-        found.notes.append(
-            f"{name}:{', '.join(map(str, damaged[:8]))}: {len(damaged)} damaged lines are left "
-            "out; what they recorded cannot be undone from here"
-        )
-    return found
+def sealed(header: Header, boot: str, end: int, crc: int) -> Header:
+    """With the seal, as long for every `end` and `crc`; one of a newer version as it is."""
+    if header.version > VERSION:
+        return header
+    seal = f"{end:016x} {crc:08x}"
+    return msgspec.structs.replace(header, boot=f"{boot:36.36}", seal=seal)
 
 
-def _id_of(body: bytes) -> int:
-    try:
-        return msgspec.json.decode(body, type=_Id).id
-    except (msgspec.MsgspecError, RecursionError):
-        return 0
-
-
-def _body(raw: bytes) -> bytes | None:
-    if len(raw) < 11 or raw[-1:] != b"\n" or raw[8:9] != b" ":
+def sealed_to(header: Header | None) -> tuple[int, int] | None:
+    """(end, CRC) of the seal; None: there is none that can be read."""
+    if header is None or header.version > VERSION:
         return None
+    end, _, crc = header.seal.partition(" ")
     try:
-        crc = int(raw[:8], 16)
+        return int(end, 16), int(crc, 16)
     except ValueError:
         return None
-    body = raw[9:-1]
-    return body if zlib.crc32(body) == crc else None
+
+
+def keep(found: Loaded, number: int, raw: bytes) -> None:
+    """A line that is not known here, with what it belongs to. Its number is taken all the same."""
+    found.next_id = max(found.next_id, number + 1)
+    found.lines += 1
+    entry = found.entries.get(number)
+    kept = found.foreign.setdefault(number, []) if entry is None else entry.lines
+    kept.append((found.lines, raw))
 
 
 def apply(found: Loaded, record: Record, raw: bytes) -> None:
+    """Goes on from `found` by one record. Raises ParseError for one of another version."""
     if isinstance(record, Header):
         found.next_id = max(found.next_id, record.next_id)
+        if found.header is None and not found.lines:
+            found.header = record
         return
     found.next_id = max(found.next_id, record.id + 1)
     if isinstance(record, Open):
         CpuSet.parse(record.cpus)
         if record.act not in ACTS or (record.act == "set_value") != (record.knob in KNOBS):
             raise ParseError("an undo record", f"{record.act} {record.knob}", "an act known here")
-        found.entries[record.id] = Entry(open=record, lines=[raw])
+        found.lines += 1
+        found.entries[record.id] = Entry(open=record, lines=[(found.lines, raw)])
         return
     entry = found.entries.get(record.id)
     if entry is None:
+        if record.id in found.foreign:
+            if isinstance(record, Closed):
+                del found.foreign[record.id]
+            else:
+                keep(found, record.id, raw)
         return
     match record:
         case Former():
@@ -275,4 +289,6 @@ def apply(found: Loaded, record: Record, raw: bytes) -> None:
             entry.state = "undoing"
         case Closed():
             del found.entries[record.id]
-    entry.lines.append(raw)
+            return
+    found.lines += 1
+    entry.lines.append((found.lines, raw))

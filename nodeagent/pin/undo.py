@@ -2,8 +2,8 @@
 
 One file, `undo.log`, of lines `CRC32 JSON`, only ever appended to. An action is *open* from its
 first record until its `done` record: at most one is, and after a crash that is the one to complete
-or revert. A line that fails its CRC is told: at the end of the file it is a write that was cut,
-before which nothing had been changed; elsewhere it is damage, and the lines around it stand.
+or revert. The first line is rewritten in place, after the lines that it counts: a tail that was
+lost is noticed wherever the cut is, also between two lines (records.py, load.py).
 
 Room for the records that close an action is allocated before it begins, so that a disk that fills
 up meanwhile cannot leave a change without its end.
@@ -17,12 +17,18 @@ import errno
 import fcntl
 import os
 import stat
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from nodeagent.errors import ActError
 from nodeagent.model.actions import MAX_MESSAGE
+from nodeagent.pin.load import load
+from nodeagent.pin.proc import boot_id
 from nodeagent.pin.records import (
+    VERSION,
     Closed,
     Done,
     Entry,
@@ -35,7 +41,7 @@ from nodeagent.pin.records import (
     Undoing,
     apply,
     line_of,
-    load,
+    sealed,
 )
 from nodeagent.pin.step import step
 
@@ -55,9 +61,13 @@ def read(folder: Path) -> Loaded:
     """A journal as it stands, without its lock and without mending it."""
     path = folder / FILE
     try:
-        return load(path.read_bytes()[:MAX_FILE_BYTES], str(path))
+        found = load(path.read_bytes()[:MAX_FILE_BYTES], str(path), boot_id())
+        if found.notes:
+            # Perhaps an actor was writing just then.
+            found = load(path.read_bytes()[:MAX_FILE_BYTES], str(path), boot_id())
     except FileNotFoundError:
         return Loaded()
+    return found
 
 
 def _check_owner(path: Path, found: os.stat_result, kind: Callable[[int], bool]) -> None:
@@ -79,6 +89,7 @@ class Journal:
         self._compact_bytes = compact_bytes
         self._fd = -1
         self._path = folder / FILE
+        self._boot = boot_id()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(folder, folder.lstat(), stat.S_ISDIR)
@@ -110,14 +121,18 @@ class Journal:
 
     def _start(self) -> None:
         (self._folder / f"{FILE}.new").unlink(missing_ok=True)
-        fresh = not self._path.exists()
-        self._fd = os.open(self._path, _OPEN, 0o600)
+        try:
+            self._fd = os.open(self._path, _OPEN & ~os.O_CREAT)
+        except FileNotFoundError:
+            self._state = Loaded()
+            self._rewrite()
+            return
         found = os.fstat(self._fd)
         _check_owner(self._path, found, stat.S_ISREG)
         size = found.st_size
         if size > MAX_FILE_BYTES:
             raise OSError(errno.EFBIG, f"{size} bytes, more than this program ever writes")
-        self._state = load(os.pread(self._fd, size, 0), str(self._path))
+        self._state = load(os.pread(self._fd, size, 0), str(self._path), self._boot)
         if self._state.cut:
             aside = os.open(self._folder / f"{FILE}.damaged", _OPEN | os.O_TRUNC, 0o600)
             try:
@@ -125,8 +140,17 @@ class Journal:
             finally:
                 os.close(aside)
             os.ftruncate(self._fd, self._state.end)
-        if fresh or self._state.end == 0:
-            self._append([line_of(Header(next_id=self._state.next_id))])
+        header = self._state.header
+        if not self._state.end:
+            self._state.notes.append(
+                f"{self._path}: empty, expected a first line; what stood in it cannot be undone"
+            )
+            self._rewrite()
+        elif self._state.sealed:
+            self._append([], make_room=False)
+        elif not self._state.damaged and (header is None or header.version <= VERSION):
+            # Of before there was a seal. Where there is no room for it, it goes on without.
+            self._compact()
         self._sync_folder()
 
     def close(self) -> None:
@@ -162,7 +186,10 @@ class Journal:
                 f"{self._path}: {MAX_ENTRIES} actions are waiting to be undone, no more are kept",
                 "nodeagentctl undo",
             )
-        records: list[Record] = [record] if former is None else [record, former]
+        records: list[Record] = [record]
+        if former is not None:
+            masks = len(former.threads) + len(former.kept)
+            records = [msgspec.structs.replace(record, masks=masks), former]
         self._write(records, make_room=True)
         return self.entry(record.id)
 
@@ -185,8 +212,9 @@ class Journal:
     def closed(self, number: int, how: str, message: str = "") -> None:
         """Nothing of it is left. Compacts the file when that is worth it."""
         self._write([Closed(id=number, how=how, message=message[:MAX_MESSAGE])])
-        live = sum(len(line) for e in self._state.entries.values() for line in e.lines)
-        if self._state.end > self._compact_bytes and live < self._state.end // 2:
+        if self._state.end <= self._compact_bytes:
+            return
+        if self._state.live_bytes() < self._state.end // 2:
             self._compact()
 
     def _write(self, records: Sequence[Record], *, make_room: bool = False) -> None:
@@ -194,10 +222,7 @@ class Journal:
         if make_room and self._state.end + sum(map(len, lines)) > FULL_BYTES:
             self._compact()
             if self._state.end + sum(map(len, lines)) > FULL_BYTES:
-                raise ActError(
-                    f"{self._path}: {self._state.end} bytes wait to be undone, no more are kept",
-                    "nodeagentctl undo",
-                )
+                raise self._full()
         step("journal.before")
         try:
             self._append(lines, make_room=make_room)
@@ -210,9 +235,21 @@ class Journal:
         for record, line in zip(records, lines, strict=True):
             apply(self._state, record, line)
 
+    def _full(self) -> ActError:
+        waiting = f"{self._path}: {self._state.end} bytes wait to be undone, no more are kept"
+        foreign = self._state.foreign_bytes()
+        if not foreign:
+            return ActError(waiting, "nodeagentctl undo")
+        return ActError(
+            f"{waiting}; {foreign} of them are of another version of nodeagent, which this one "
+            "neither undoes nor drops",
+            "nodeagentctl undo, and undo what is left with the version that wrote it",
+        )
+
     def _append(self, lines: list[bytes], *, make_room: bool = True) -> None:
         data = b"".join(lines)
         end = self._state.end
+        crc = zlib.crc32(data, self._state.crc)
         need = end + len(data) + RESERVE_BYTES
         if make_room and os.fstat(self._fd).st_size < need:
             os.posix_fallocate(self._fd, 0, need)
@@ -221,42 +258,64 @@ class Journal:
             while done < len(data):
                 done += os.pwrite(self._fd, data[done:], end + done)
             step("journal.written")
+            self._seal(end + len(data), crc)
             os.fsync(self._fd)
         except OSError:
             # Half a line must not stand before the next one; the room stays allocated.
             with contextlib.suppress(OSError):
+                self._seal(end, self._state.crc)
                 os.pwrite(self._fd, bytes(done), end)
             raise
-        self._state.end = end + len(data)
+        self._state.end, self._state.crc = end + len(data), crc
+
+    def _seal(self, end: int, crc: int) -> None:
+        """The first line says how far the file was written; of another version it is left."""
+        header = self._state.header
+        if header is None or not self._state.sealed:
+            return
+        first = line_of(sealed(header, self._boot, end, crc))
+        if len(first) == self._state.header_bytes:
+            os.pwrite(self._fd, first, 0)
+            step("journal.sealed")
 
     def _compact(self) -> None:
-        """The open entries in a new file, which takes the old one's place."""
-        if self._state.foreign:
-            return
-        new = self._folder / f"{FILE}.new"
-        lines = [line_of(Header(next_id=self._state.next_id))]
-        lines += [line for e in self.entries for line in e.lines]
-        data = b"".join(lines)
+        """Only what is not closed, in a new file; the old one goes on where there is no room."""
+        with contextlib.suppress(OSError):
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """What is not closed in a new file, which takes the old one's place. Raises OSError: the
+        old one is whole."""
+        new, old = self._folder / f"{FILE}.new", self._state.header
+        # Of a newer version: what it wrote of its own into the first line is not known here.
+        version = VERSION if old is None else max(VERSION, old.version)
+        header = Header(version=version, next_id=self._state.next_id)
+        rest = b"".join(self._state.live())
+        crc = zlib.crc32(rest)
+        length = len(line_of(sealed(header, self._boot, 0, 0)))
+        header = sealed(header, self._boot, length + len(rest), crc)
+        data = line_of(header) + rest
         fd = -1
         try:
             fd = os.open(new, _OPEN | os.O_TRUNC, 0o600)
             os.posix_fallocate(fd, 0, len(data) + RESERVE_BYTES)
             if os.pwrite(fd, data, 0) != len(data):
-                raise OSError(errno.ENOSPC, "a short write")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
             step("journal.compact.written")
             new.rename(self._path)
         except OSError:
-            # The old file is whole: it goes on growing until there is room.
             if fd >= 0:
                 os.close(fd)
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
-            return
+            raise
         step("journal.compact.renamed")
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
         self._fd = fd
-        self._state.end = len(data)
+        self._state.header, self._state.header_bytes = header, length
+        self._state.end, self._state.crc = len(data), crc
         # Should the rename not last, a power cut has ended this boot, and its entries with it.
         with contextlib.suppress(OSError):
             self._sync_folder()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from nodeagent.errors import ActError, NodeagentError, RightsError
 from nodeagent.model.placement import ActionResult, Knob, Outcome, SetValue
+from nodeagent.model.words import many
 from nodeagent.pin import survey
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import TROUBLE, Asked, words
@@ -261,8 +262,17 @@ def _settle(door: Door, entry: Entry, later: frozenset[int]) -> str:
         return ""
     door.settle(entry.open.subject, entry.open.value_before)
     step("undo.settled")
-    said = survey.put_back(_masks(entry), later)
-    return f"; {said}" if said else ""
+    said = [text for text in (survey.put_back(_masks(entry), later), _lost(entry)) if text]
+    return "".join(f"; {text}" for text in said)
+
+
+def _lost(entry: Entry) -> str:
+    if not entry.lost:
+        return ""
+    return (
+        f"the masks that {many(entry.lost, 'thread')} had before stood in a lost part of the undo "
+        "journal: they have what the kernel gave them"
+    )
 
 
 def _shown(text: str) -> str:

@@ -28,7 +28,7 @@ from nodeagent.pin.actor import Actor
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.proc import Thread, boot_id, stat_of, threads_of, tids_of
-from nodeagent.pin.records import Former, Open
+from nodeagent.pin.records import Former, Header, Open, line_of
 from nodeagent.pin.undo import Journal
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
@@ -512,7 +512,8 @@ def test_another_boot_s_entries_are_closed_and_never_written_back(
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().encode()
         body = line[9:].replace(boot, b"another-boot")
         lines.append(b"%08x %s\n" % (zlib.crc32(body), body))
-    path.write_bytes(b"".join(lines))
+    # Without the seal, which says that these lines are not those that were written.
+    path.write_bytes(line_of(Header()) + b"".join(lines[1:]))
     with open_actor(tmp_path) as actor:
         (said,) = actor.recover()
         assert "before the machine was restarted" in said

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,9 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import pytest
 
 from nodeagent.errors import ActError, RightsError, UnavailableError
+from nodeagent.model.actions import Answer, Call, to_request
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.memory import MAX_STEP_BYTES
 from nodeagent.model.placement import Consent, MigrateMemory, Outcome, Target
@@ -27,10 +30,12 @@ from nodeagent.pin.actor import Actor
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.client import ActorClient
-from nodeagent.pin.migrate import ACT, IDLE_S, _available
-from nodeagent.pin.mover import Mover, NotYetError
+from nodeagent.pin.migrate import ACT, IDLE_S, Migrations
+from nodeagent.pin.mover import Mover, NotYetError, Walked
+from nodeagent.pin.moving import Moving
+from nodeagent.pin.noderoom import available
 from nodeagent.pin.proc import boot_id
-from nodeagent.pin.records import Open
+from nodeagent.pin.records import Entry, Open
 from nodeagent.pin.undo import Journal
 
 pytest.importorskip("nodeagent.native._core", reason="this build has no native code")
@@ -83,7 +88,14 @@ def moving(target: Target, nodes: CpuSet | None = None, to: int | None = None) -
 def opened(folder: Path, target: Target, *, before: str, done: bool = False) -> None:
     """An undo record as a moving leaves it when it is killed."""
     journal = Journal(folder / "state/journal")
-    entry = journal.begin(
+    entry = begun(journal, target, before)
+    if done:
+        journal.done(entry.id, before)
+    journal.close()
+
+
+def begun(journal: Journal, target: Target, before: str) -> Entry:
+    return journal.begin(
         Open(
             id=journal.next_id,
             act=ACT,
@@ -101,9 +113,6 @@ def opened(folder: Path, target: Target, *, before: str, done: bool = False) -> 
             value_before=before,
         )
     )
-    if done:
-        journal.done(entry.id, before)
-    journal.close()
 
 
 def resident(pid: int) -> int:
@@ -240,6 +249,36 @@ def test_a_moving_that_was_left_keeps_nobody_waiting(
         assert "was ended meanwhile" in late.result.message
 
 
+def test_one_that_nobody_asks_the_next_step_of_is_closed_and_says_how_far_it_came(
+    tmp_path: Path, victim: Make
+) -> None:
+    # This machine may have one node: where its memory lay before is given, what ends it is real.
+    process, journal = victim(), Journal(tmp_path / "journal")
+    migrations, now = Migrations(journal, boot_id()), time.monotonic()
+    assert migrations.leave("nobody was there") is None
+    action = moving(process.target, nodes=CpuSet.of([0]), to=0)
+    migrations._moving = Moving(
+        action=action,
+        comm="python3",
+        before=Walked(by_node={7: 64 * MIB}, done=True),
+        now=Walked(moved=24 * MIB),
+        entry=begun(journal, process.target, f"7:{64 * MIB}"),
+        began_s=now,
+        at_s=now,
+    )
+    assert migrations.leave("not yet", idle_only=True) is None
+    left = migrations.leave("root (pid 3), who had asked for it, is connected no more")
+    assert left is not None and left[0] == action
+    result = left[1].result
+    assert result.outcome is Outcome.FAILED and not left[1].more
+    assert "stopped with 24.0 MiB of 64.0 MiB moved to node 0: root (pid 3), who had" in str(result)
+    (entry,) = journal.entries
+    assert entry.state == "done" and entry.read_back == ""
+    late = migrations.perform(action, ME, 0, go_on=True)
+    assert "was ended meanwhile" in late.result.message and len(journal.entries) == 1
+    journal.close()
+
+
 def test_an_interrupted_moving_is_told_at_the_next_start(
     tmp_path: Path, open_actor: Opener, victim: Make
 ) -> None:
@@ -281,9 +320,9 @@ def test_undo_leaves_memory_and_says_how_to_move_it_back(
 
 def test_the_room_is_that_of_the_nodes_own_file() -> None:
     node = min(the_nodes().ids)
-    assert _available(node) > 0
+    assert available(node) > 0
     with pytest.raises(ActError, match="expected a node with memory"):
-        _available(999)
+        available(999)
 
 
 def test_a_step_is_never_larger_than_its_bound(victim: Make) -> None:
@@ -381,6 +420,27 @@ def test_over_the_socket_every_step_is_a_call_of_its_own(
     outcome, message, answered = asyncio.run(ask())
     assert outcome is Outcome.DONE and "already" in message and answered
     assert len(seen) > 1 and all("step_bytes" in text for text in seen)
+
+
+def test_a_caller_that_goes_away_keeps_nobody_waiting(
+    start_actor: Callable[..., ActorLike], sparse: Target, victim: Make
+) -> None:
+    actor, other = start_actor("--allow", "memory"), victim()
+    begin = to_request(moving(sparse))
+    call = msgspec.json.encode(Call(seq=1, why="a test", request=begin))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as leaver:
+        leaver.connect(str(actor.socket))
+        leaver.send(call)
+        assert msgspec.json.decode(leaver.recv(1 << 20), type=Answer).more
+
+    async def ask() -> Outcome:
+        client = ActorClient(actor.socket)
+        done = await client.migrate(moving(other.target), progress=lambda *_: None)
+        await client.close()
+        return done.outcome
+
+    # At once, not after the time that a silent caller has.
+    assert asyncio.run(ask()) is Outcome.DONE
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from nodeagent.errors import ActError
 from nodeagent.pin import undo
-from nodeagent.pin.records import Done, Former, Open, line_of, load
+from nodeagent.pin.load import load
+from nodeagent.pin.records import Closed, Done, Former, Open, line_of
 from nodeagent.pin.undo import MAX_FILE_BYTES, Journal
 
 
@@ -72,16 +73,81 @@ def good_file(folder: Path) -> bytes:
     return (folder / undo.FILE).read_bytes().rstrip(b"\0")
 
 
-def test_cut_anywhere_loses_nothing_before_the_cut(tmp_path: Path) -> None:
+def test_cut_anywhere_is_told_and_loses_nothing_before_the_cut(tmp_path: Path) -> None:
     data = good_file(tmp_path)
     lines = data.splitlines(keepends=True)
+    assert len(lines) == 1 + 4 * 2 + 3 + 1 and load(data, "j").notes == []
     for cut in range(len(data)):
         whole = data[: data.rfind(b"\n", 0, cut) + 1]
         found, expected = load(data[:cut], "j"), load(whole, "j")
         assert found.entries.keys() == expected.entries.keys()
         assert found.end == len(whole)
-        assert bool(found.notes) == (cut != len(whole))
-    assert len(lines) == 1 + 4 * 2 + 3 + 1
+        # Also where it is between two lines.
+        assert bool(found.notes) == (cut > 0)
+        if cut >= len(lines[0]):
+            assert f"end at byte {len(whole)}, and were written up to byte {len(data)}" in str(
+                found.notes
+            )
+            assert "cannot be undone from here" in found.notes[-1]
+
+
+def test_a_journal_that_is_cut_is_opened_and_told_once(tmp_path: Path) -> None:
+    data = good_file(tmp_path)
+    path = tmp_path / undo.FILE
+    ends = [at + 1 for at in range(len(data) - 1) if data[at : at + 1] == b"\n"]
+    for cut in [0, *ends, *range(5, len(data), 41)]:
+        path.write_bytes(data[:cut])
+        journal = Journal(tmp_path)
+        assert journal.notes, cut
+        journal.close()
+        again = Journal(tmp_path)
+        assert again.notes == () and again.entries == journal.entries
+        assert again.next_id == journal.next_id
+        again.close()
+
+
+def test_what_was_lost_before_the_machine_was_restarted_is_nobody_s_worry(tmp_path: Path) -> None:
+    data = good_file(tmp_path)
+    lines = data.splitlines(keepends=True)
+    other = load(b"".join(lines[:-1]), "j", "another boot")
+    assert "before the machine was restarted, and nothing of it is in force" in other.notes[-1]
+
+
+@pytest.mark.parametrize("missing", [1, 5, 11])
+def test_a_line_that_was_taken_out_is_told(missing: int, tmp_path: Path) -> None:
+    lines = good_file(tmp_path).splitlines(keepends=True)
+    with_more = b"".join(lines[:missing] + lines[missing + 1 :]) + line_of(record(9)) * 2
+    (note,) = load(with_more, "j").notes
+    assert "are not those that were written" in note
+    assert load(b"".join(lines[1:]), "j").notes == [
+        "j:1: the first line is none of an undo journal; lines may be missing"
+    ]
+
+
+def test_a_write_that_was_killed_half_way_had_changed_nothing(tmp_path: Path) -> None:
+    data = good_file(tmp_path)
+    path = tmp_path / undo.FILE
+    opened = msgspec.structs.replace(record(5), masks=1)
+    tail = line_of(opened) + line_of(former(5))
+    for cut in range(1, len(tail)):
+        path.write_bytes(data + tail[:cut])
+        journal = Journal(tmp_path)
+        assert [e.id for e in journal.entries] == [1, 3, 4] and journal.next_id == 5
+        assert all("what stands before it is whole" in note for note in journal.notes)
+        assert (tmp_path / "undo.log.damaged").read_bytes() == tail[:cut]
+        journal.close()
+    path.write_bytes(data + tail)
+    journal = Journal(tmp_path)
+    assert [e.id for e in journal.entries] == [1, 3, 4, 5] and journal.notes == ()
+    assert journal.entry(5).lost == 0
+    journal.close()
+
+
+def test_lost_masks_are_known_to_be_lost(tmp_path: Path) -> None:
+    lines = good_file(tmp_path).splitlines(keepends=True)
+    # The last act's masks, and all that came after them.
+    found = load(b"".join(lines[:8]), "j")
+    assert found.entries[4].lost == 1 and found.entries[3].lost == 0
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +180,15 @@ def test_any_bytes_are_read(data: bytes) -> None:
 def test_cut_tail_is_kept_aside_and_written_over(tmp_path: Path) -> None:
     data = good_file(tmp_path)
     path = tmp_path / undo.FILE
-    path.write_bytes(data[:-10])
+    last = line_of(Done(id=4, read_back="1"))
+    path.write_bytes(data + last[:-10])
     journal = Journal(tmp_path)
     assert "the last write was cut" in journal.notes[0]
-    assert (tmp_path / "undo.log.damaged").read_bytes() == data.splitlines(keepends=True)[-1][:-10]
+    assert (tmp_path / "undo.log.damaged").read_bytes() == last[:-10]
     assert begin(journal) == 5
     journal.close()
     again = Journal(tmp_path)
-    assert again.notes == () and [e.id for e in again.entries] == [1, 2, 3, 4, 5]
+    assert again.notes == () and [e.id for e in again.entries] == [1, 3, 4, 5]
 
 
 def test_a_newer_version_s_records_are_kept(tmp_path: Path) -> None:
@@ -157,6 +224,73 @@ def test_what_a_newer_version_did_is_left_as_it_is(act: str, knob: str, tmp_path
     assert lines in path.read_bytes()
 
 
+def test_a_newer_version_s_records_stay_in_order_and_the_file_is_bounded(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert begin(journal) == 1
+    journal.close()
+    path = tmp_path / undo.FILE
+    newer = [
+        line_of(msgspec.structs.replace(record(2), act="freeze_clocks")),
+        line_of(former(2)),
+        _line(b'{"t":"from-the-future","id":1,"x":1}'),
+        line_of(msgspec.structs.replace(record(3), act="freeze_clocks")),
+        _line(b'{"t":"note","text":"of no entry"}'),
+        line_of(Done(id=2, read_back="1")),
+        line_of(Done(id=3, read_back="1")),
+    ]
+    path.write_bytes(path.read_bytes().rstrip(b"\0") + b"".join(newer))
+    journal = Journal(tmp_path, compact_bytes=8192)
+    (note,) = journal.notes
+    assert "4 records of another version are left as they are" in note
+    for _ in range(300):
+        journal.closed(begin(journal), "undone")
+    journal.close()
+    data = path.read_bytes().rstrip(b"\0")
+    assert path.stat().st_size < 8192 + 2 * undo.RESERVE_BYTES
+    places = [data.index(line) for line in newer]
+    assert places == sorted(places) and [e.id for e in Journal(tmp_path).entries] == [1]
+
+
+def test_what_its_own_version_closed_is_dropped(tmp_path: Path) -> None:
+    good_file(tmp_path)
+    path = tmp_path / undo.FILE
+    newer = [
+        line_of(msgspec.structs.replace(record(5), act="freeze_clocks")),
+        _line(b'{"t":"from-the-future","id":5}'),
+    ]
+    path.write_bytes(
+        path.read_bytes().rstrip(b"\0") + b"".join(newer) + line_of(Closed(id=5, how="undone"))
+    )
+    journal = Journal(tmp_path, compact_bytes=1)
+    journal.closed(begin(journal), "undone")
+    journal.close()
+    assert b"freeze_clocks" not in path.read_bytes() and b"future" not in path.read_bytes()
+
+
+def test_records_of_a_newer_version_that_leave_no_room_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undo, "FULL_BYTES", 40_000)
+    good_file(tmp_path)
+    path = tmp_path / undo.FILE
+    newer = b"".join(_line(b'{"t":"future","id":9,"x":"%0900d"}' % i) for i in range(40))
+    path.write_bytes(path.read_bytes().rstrip(b"\0") + newer)
+    journal = Journal(tmp_path, compact_bytes=1)
+    words = rf"{len(newer)} of them are of another version of nodeagent.*neither undoes nor drops"
+    with pytest.raises(ActError, match=words) as caught:
+        for _ in range(100):
+            begin(journal)
+    assert "with the version that wrote it" in caught.value.remedy
+    for entry in journal.entries:
+        journal.closed(entry.id, "undone")
+    journal.close()
+    assert newer in path.read_bytes()
+
+
+def _line(body: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
 def test_the_number_of_a_record_that_cannot_be_read_is_not_given_again(tmp_path: Path) -> None:
     good_file(tmp_path)
     path = tmp_path / undo.FILE
@@ -184,11 +318,29 @@ def test_an_older_version_s_journal_is_read(tmp_path: Path) -> None:
     path = tmp_path / undo.FILE
     path.touch(mode=0o600)
     path.write_bytes(b"".join(lines))
+    assert load(path.read_bytes(), "j").notes == []
     journal = Journal(tmp_path)
     assert journal.notes == () and journal.next_id == 3
     first, second = journal.entries
     assert (first.state, str(first.public().before), first.open.tids) == ("done", "0-3", [])
     assert (second.state, second.open.cpuset_before) == ("open", ("0-1", "0"))
+    assert first.lost == second.lost == 0
+    # It has the seal from now on: a tail that is lost is noticed.
+    journal.close()
+    data = path.read_bytes().rstrip(b"\0")
+    assert b'"seal":"' in data.splitlines()[0] and lines[-1] in data
+    assert "written up to byte" in load(data[: -len(lines[-1])], "j").notes[0]
+
+
+def test_an_older_version_may_go_on_with_the_file(tmp_path: Path) -> None:
+    """It appends behind the seal, and does not know of it."""
+    data = good_file(tmp_path)
+    appended = data + line_of(record(5)) + line_of(former(5)) + line_of(Done(id=5, read_back="1"))
+    (tmp_path / undo.FILE).write_bytes(appended)
+    journal = Journal(tmp_path)
+    assert journal.notes == () and [e.id for e in journal.entries] == [1, 3, 4, 5]
+    assert journal.entry(5).state == "done"
+    journal.close()
 
 
 def test_compaction_is_bounded_and_keeps_what_is_open(tmp_path: Path) -> None:
@@ -211,9 +363,9 @@ def test_compaction_is_bounded_and_keeps_what_is_open(tmp_path: Path) -> None:
 def test_killed_while_it_compacts(tmp_path: Path, step: str) -> None:
     child = os.fork()
     if child == 0:
-        os.environ["NODEAGENT_KILL_AT"] = step
         try:
             journal = Journal(tmp_path, compact_bytes=4096)
+            os.environ["NODEAGENT_KILL_AT"] = step
             kept = begin(journal)
             journal.done(kept, "1")
             for _ in range(200):
@@ -226,6 +378,22 @@ def test_killed_while_it_compacts(tmp_path: Path, step: str) -> None:
     assert [(e.id, e.state) for e in journal.entries] == [(1, "done")]
     assert journal.notes == () and journal.next_id > 5
     assert not (tmp_path / "undo.log.new").exists()
+    journal.close()
+
+
+@pytest.mark.parametrize("step", ["journal.compact.written", "journal.compact.renamed"])
+def test_killed_while_it_is_made(tmp_path: Path, step: str) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.environ["NODEAGENT_KILL_AT"] = step
+            Journal(tmp_path)
+        finally:
+            os._exit(3)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    journal = Journal(tmp_path)
+    assert journal.notes == () and journal.entries == () and begin(journal) == 1
     journal.close()
 
 
@@ -354,6 +522,7 @@ def test_an_empty_file_is_begun_like_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "undo.log").touch(mode=0o600)
     journal = Journal(tmp_path)
     assert b'"t":"journal"' in (tmp_path / "undo.log").read_bytes().splitlines()[0]
+    assert "empty, expected a first line" in journal.notes[0]
     journal.close()
     size = (tmp_path / "undo.log").stat().st_size
     Journal(tmp_path).close()

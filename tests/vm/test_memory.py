@@ -136,6 +136,17 @@ def test_the_freeze_file_stops_it_within_a_step(moves: Callable[[str], Any]) -> 
     assert found["pages"] == found["half"] and all(found["check"]["whole"].values())
 
 
+def test_one_that_was_left_says_how_far_it_came_and_goes_on_later(
+    moves: Callable[[str], Any],
+) -> None:
+    found = moves("left")
+    assert found["state"] == "done" and 0 < found["half"]["anon"].get("1", 0) < 64 * PAGES
+    assert found["audit"]["outcome"] == "failed" and found["audit"]["what"] == "migrate_memory"
+    assert "root (pid 3) is connected no more" in found["audit"]["message"]
+    assert found["again"]["outcome"] == "done" and found["entries"][1] == [found["entries"][0]]
+    assert found["pages"]["anon"] == {"1": 64 * PAGES} and all(found["check"]["whole"].values())
+
+
 def test_a_process_that_ends_between_two_steps_is_gone(moves: Callable[[str], Any]) -> None:
     found = moves("ended")
     assert found["result"]["outcome"] == "gone" and found["entries"] == 0

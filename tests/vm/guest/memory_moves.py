@@ -270,6 +270,32 @@ def freeze(folder: str) -> dict[str, Any]:
     return found
 
 
+def left(folder: str) -> dict[str, Any]:
+    """Who asked for it goes away between two steps."""
+    victim = Victim(64)
+    with acting(folder) as actor:
+        step = actor.migrate(moving(victim), ME, go_on=False)
+        while step.more and step.facts.get("moved_bytes", 0) < 8 * MIB:
+            step = actor.migrate(moving(victim), ME, go_on=True)
+        actor.leave_moving("root (pid 3) is connected no more", ME)
+        (entry,) = actor.entries
+        half = victim.pages()
+        audit = pathlib.Path(folder, "state/audit.jsonl").read_text()
+        again = told(actor.perform(moving(victim), ME))
+        entries = [e.id for e in actor.entries]
+    found = {
+        "state": entry.state,
+        "half": half,
+        "audit": json.loads(audit.splitlines()[-1]),
+        "again": again,
+        "entries": [entry.id, entries],
+        "pages": victim.pages(),
+        "check": victim.check(),
+    }
+    victim.end()
+    return found
+
+
 def ended(folder: str) -> dict[str, Any]:
     """The process ends between two steps."""
     victim = Victim(64)
