@@ -127,7 +127,9 @@ class _ActorDoor:
         values: dict[tuple[str, str], JournalValue] = {}
         holds: list[JournalHold] = []
         giving: list[JournalEntry] = []
+        newest = 0
         for entry in await self.client.journal():
+            newest = max(newest, entry.id)
             if entry.state != "undoing" and (entry.cpus or entry.knob in HOLDING):
                 giving.append(entry)
             if entry.knob in HOLDING and entry.state != "undoing":
@@ -137,6 +139,7 @@ class _ActorDoor:
                         cpus=CpuSet.parse(entry.value),
                         before=entry.before,
                         at_ns=entry.at_ns,
+                        id=entry.id,
                     )
                 )
             elif entry.knob and entry.state != "undoing":
@@ -145,6 +148,7 @@ class _ActorDoor:
                     subject=entry.subject,
                     value=entry.value,
                     at_ns=entry.at_ns,
+                    id=entry.id,
                 )
             if entry.state == "undoing" or entry.knob or not entry.cpus:
                 # No process to guard: a value of the host, or memory that was moved.
@@ -158,6 +162,7 @@ class _ActorDoor:
                 after=entry.cpus,
                 before=entry.before if first is None else first.before,
                 at_ns=entry.at_ns,
+                id=entry.id,
             )
         return Journal(
             at_ns=at_ns,
@@ -165,6 +170,7 @@ class _ActorDoor:
             values=tuple(values.values()),
             holds=tuple(holds),
             entries=tuple(giving),
+            newest=newest,
         )
 
     async def containers(self, cgroups: tuple[str, ...]) -> tuple[tuple[Container, ...], str]:

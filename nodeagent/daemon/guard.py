@@ -71,6 +71,13 @@ class Pin:
     """Why the process is left alone until `place apply`."""
     manual_ns: int = 0
     """Since when; what a person applies later ends it."""
+    manual_id: int | None = None
+    """Newest number in the journal then, which no clock sets back: what is newer was applied
+    later. None: not known, and the times decide."""
+
+    def left_before(self, number: int, at_ns: int) -> bool:
+        """Whether it is left alone since before an act of that number and time."""
+        return self.manual is not None and later(number, at_ns, self.manual_id, self.manual_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,23 @@ class Memory:
     knob: str = ""
     """Of a value of the host: which one, and of what; then pid and start time are 0."""
     subject: str = ""
+    manual_id: int | None = None
+
+
+def later(number: int, at_ns: int, than: int | None, than_ns: int) -> bool:
+    """Whether an act of the journal was made after a mark: by their numbers where both are known,
+    for a clock may be set back."""
+    return number > than if number and than is not None else at_ns > than_ns
+
+
+def numbered(guard: Guard, newest: int | None) -> Guard:
+    """What is left alone since this turn, with the newest number of the journal."""
+    new = {
+        key: replace(pin, manual_id=newest)
+        for key, pin in guard.pins.items()
+        if pin.manual is not None and pin.manual_id is None
+    }
+    return Guard(pins={**guard.pins, **new}) if new and newest is not None else guard
 
 
 class Answer(enum.Enum):
@@ -164,6 +188,7 @@ def memory(guard: Guard) -> tuple[Memory, ...]:
             corrected=pin.corrected,
             manual=pin.manual,
             manual_ns=pin.manual_ns,
+            manual_id=pin.manual_id,
         )
         for key, pin in sorted(guard.pins.items())
         if pin.corrected or pin.manual is not None

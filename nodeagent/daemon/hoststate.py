@@ -33,6 +33,8 @@ class Set:
     manual: str | None = None
     """Why it is left alone until `place apply`."""
     manual_ns: int = 0
+    manual_id: int | None = None
+    """As in guard.Pin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class JournalValue:
     subject: str
     value: str
     at_ns: int
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def memory(values: Mapping[Key, Set]) -> tuple[Memory, ...]:
             corrected=(UNKNOWN.name,) if one.corrected else (),
             manual=one.manual,
             manual_ns=one.manual_ns,
+            manual_id=one.manual_id,
             knob=knob,
             subject=subject,
         )

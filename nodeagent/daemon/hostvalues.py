@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from nodeagent.daemon.guard import UNKNOWN
+from nodeagent.daemon.guard import UNKNOWN, later
 from nodeagent.daemon.hoststate import Key, Planned, Set
 from nodeagent.daemon.links import event
 from nodeagent.daemon.state import (
@@ -62,6 +62,18 @@ def done(values: Mapping[Key, Set], result: Done) -> Mapping[Key, Set]:
     return {**values, key: new}
 
 
+def numbered(values: Mapping[Key, Set], newest: int | None) -> Mapping[Key, Set]:
+    """What is left alone since this turn, with the newest number of the journal."""
+    if newest is None or all(v.manual is None or v.manual_id is not None for v in values.values()):
+        return values
+    return {
+        key: replace(one, manual_id=newest)
+        if one.manual is not None and one.manual_id is None
+        else one
+        for key, one in values.items()
+    }
+
+
 def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     """Takes over what the journal says is set; leaves alone what a person undid."""
     if seen.journal is None:
@@ -71,10 +83,15 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
     remembered = {(m.knob, m.subject): m for m in state.remembered if m.knob}
     for key, entry in listed.items():
         old = values.get(key)
-        if old is not None and (entry.at_ns <= old.at_ns or old.at_ns > seen.journal.at_ns):
+        since = (entry.id, entry.at_ns)
+        if old is not None and old.manual is not None:
+            same = not later(*since, old.manual_id, old.at_ns)
+        else:
+            same = old is not None and entry.at_ns <= old.at_ns
+        if old is not None and (same or old.at_ns > seen.journal.at_ns):
             continue
         known = remembered.get(key) if old is None else None
-        stays = known is not None and entry.at_ns <= known.manual_ns
+        stays = known is not None and not later(*since, known.manual_id, known.manual_ns)
         values[key] = Set(
             value=entry.value,
             at_ns=entry.at_ns,
@@ -82,6 +99,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
             corrected=known is not None and bool(known.corrected),
             manual=known.manual if known is not None and stays else None,
             manual_ns=known.manual_ns if known is not None and stays else 0,
+            manual_id=known.manual_id if known is not None and stays else None,
         )
         if old is not None and old.manual is not None:
             text = f"{_name(key)} was set to {entry.value or 'none'} by a person; it is guarded"

@@ -190,14 +190,18 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
         key = entry.pid, entry.start_time
         listed.add(key)
         pin = guard.pins.get(key)
-        applied = pin is not None and pin.manual is not None and entry.at_ns > pin.manual_ns
+        applied = pin is not None and pin.left_before(entry.id, entry.at_ns)
         ours = pin is not None and pin.before is not None
         newer = pin is not None and pin.at_ns > seen.journal.at_ns
         if key not in by_key or (ours and not applied) or newer:
             continue
         # What an earlier daemon knew of it; nothing of that stands after a person's place apply.
         old = None if applied else remembered.get(key)
-        left = old is not None and old.manual is not None and entry.at_ns <= old.manual_ns
+        left = (
+            old is not None
+            and old.manual is not None
+            and not guarding.later(entry.id, entry.at_ns, old.manual_id, old.manual_ns)
+        )
         guard = guard.with_pin(
             key,
             Pin(
@@ -211,6 +215,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
                 corrected=old.corrected if old is not None else (),
                 manual=old.manual if old is not None and left else None,
                 manual_ns=old.manual_ns if old is not None and left else 0,
+                manual_id=old.manual_id if old is not None and left else None,
             ),
         )
         events.append(
@@ -253,6 +258,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
                 corrected=old.corrected,
                 manual=old.manual,
                 manual_ns=old.manual_ns,
+                manual_id=old.manual_id,
             )
             guard = guard.with_pin(key, left_alone)
     return replace(state, guard=guard, journal_ns=seen.journal.at_ns)
@@ -267,6 +273,7 @@ def _from_holds(state: State, journal: Journal) -> list[JournalPin]:
             after=hold.cpus,
             before=hold.before,
             at_ns=hold.at_ns,
+            id=hold.id,
         )
         for hold in journal.holds
         for _, process in _of(state, hold.workload)
@@ -276,7 +283,7 @@ def _from_holds(state: State, journal: Journal) -> list[JournalPin]:
 def _newest(entries: Iterable[JournalPin]) -> list[JournalPin]:
     """One of each process: where the last act put it, and where it was before the first."""
     found: dict[ProcessKey, JournalPin] = {}
-    for entry in sorted(entries, key=lambda e: e.at_ns):
+    for entry in sorted(entries, key=lambda e: (e.id, e.at_ns)):
         first = found.get((entry.pid, entry.start_time))
         before = entry.before if first is None else first.before
         found[entry.pid, entry.start_time] = replace(entry, before=before)

@@ -93,6 +93,8 @@ class JournalPin:
     before: CpuSet
     at_ns: int
     """When the newest of its actions was made, CLOCK_REALTIME."""
+    id: int = 0
+    """Its number in the journal, which no clock sets back; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class JournalHold:
     before: CpuSet
     """Union of its threads' masks then."""
     at_ns: int
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,8 @@ class Journal:
     """Units and containers that are set."""
     entries: tuple[JournalEntry, ...] = ()
     """All that gives CPUs to somebody, whoever's workload it is."""
+    newest: int | None = None
+    """Largest number of an entry in it, 0 for none; None: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +215,8 @@ class State:
     guard: Guard = field(default_factory=Guard)
     journal_ns: int = 0
     """When the journal was read that the guard has adopted."""
+    journal_id: int | None = None
+    """Largest number of an act that is known: of the journal, or of one of ours since."""
     remembered: tuple[Memory, ...] = ()
     """What an earlier daemon of this boot had written down."""
     authors: Kept = field(default_factory=dict)

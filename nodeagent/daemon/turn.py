@@ -37,6 +37,7 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     state = _freeze(state, seen, now_ns, events)
     state = _judge(state, seen, now_ns, events)
     state = pins.take_results(state, seen, events)
+    state = replace(state, journal_id=_newest_act(state, seen))
     state = _read(state, seen)
     state = hostvalues.adopt(state, seen, now_ns, events)
     if seen.journal is not None:
@@ -55,6 +56,11 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     state, more = hostvalues.queue_up(state, seen, now_ns, events, blocked)
     queue = (*queue, *more)
     state = _links(state, seen, now_ns, events)
+    state = replace(
+        state,
+        guard=guarding.numbered(state.guard, state.journal_id),
+        values=hostvalues.numbered(state.values, state.journal_id),
+    )
     state, held = pins.rows(state, seen)
     folded, said = fold(state.fold, events, now_ns)
     state = replace(state, fold=folded)
@@ -70,6 +76,12 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
         ask_journal=any(p.suspect_ns for p in state.guard.pins.values())
         or any(v.suspect_ns for v in state.values.values()),
     )
+
+
+def _newest_act(state: State, seen: Seen) -> int | None:
+    known = [state.journal_id, None if seen.journal is None else seen.journal.newest]
+    known += [d.result.journal_id for d in seen.done]
+    return max((number for number in known if number is not None), default=None)
 
 
 def _masks(state: State, watch: frozenset[int]) -> dict[int, CpuSet | None]:

@@ -119,6 +119,8 @@ class World:
     names: dict[int, str] = field(default_factory=dict)
     journal: dict[int, JournalPin] = field(default_factory=dict)
     now: int = SECOND
+    numbered: int | None = None
+    """Number of the newest act; None: an actor that tells none."""
     acts: list[Action] = field(default_factory=list)
     fail: str | None = None
 
@@ -158,6 +160,8 @@ class World:
             tid for p, tid in self.masks if p == pid and (not action.tids or tid in action.tids)
         )
         old = self.journal.get(pid)
+        if self.numbered is not None:
+            self.numbered += 1
         self.journal[pid] = JournalPin(
             workload=action.workload,
             pid=pid,
@@ -165,11 +169,15 @@ class World:
             after=action.cpus,
             before=old.before if old else action.before,
             at_ns=self.now,
+            id=self.numbered or 0,
         )
         for tid in tids:
             if not self.masks[pid, tid] <= action.cpus:
                 self.masks[pid, tid] = action.cpus
-        return self._done(action, ActionResult(outcome=Outcome.DONE, message="", read_back=""))
+        done = ActionResult(
+            outcome=Outcome.DONE, message="", read_back="", journal_id=self.numbered
+        )
+        return self._done(action, done)
 
     def _done(self, action: Action, result: ActionResult) -> Done:
         return Done(action=action, result=result, at_ns=self.now)
@@ -219,6 +227,7 @@ class Daemon:
             at_ns=world.now,
             pins=tuple(world.journal.values()),
             entries=tuple(map(entry_of, world.journal.values())),
+            newest=None if world.numbered is None else world.numbered,
         )
         seen = Seen(
             judge=lambda snapshot, now_ns: self.findings,
@@ -498,6 +507,34 @@ def test_a_persons_change_just_before_the_clock_went_back_stays() -> None:
         daemon.turn()
     assert world.masks[100, 100] == CpuSet.of([7]) and len(world.acts) == 1
     assert daemon.kinds().count("pin.manual") == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_persons_apply_counts_although_the_clock_went_back_before_it(restarted: bool) -> None:
+    world = World(numbered=0)
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    for _ in range(3):
+        daemon.turn()
+    changed(daemon, 100, login=1000)
+    world.masks[100, 100] = CpuSet.of([7])
+    for _ in range(3):
+        daemon.fresh = True
+        daemon.turn()
+    assert daemon.state.guard.pins[100, 1000].manual_id == 1
+    world.now -= 3600 * SECOND
+    daemon.turn()
+    (act,) = world.acts
+    world.perform(act)
+    if restarted:
+        daemon = daemon.killed()
+    for _ in range(3):
+        daemon.fresh = True
+        daemon.turn()
+    assert daemon.state.guard.pins[100, 1000].manual is None
+    assert (
+        isinstance(act, SetAffinity) and len(world.acts) == 2 and mask(world, 100) == str(act.cpus)
+    )
 
 
 @pytest.mark.parametrize("back_s", [1, 3600])
