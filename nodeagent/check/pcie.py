@@ -51,10 +51,15 @@ def serious(s: Seen) -> list[PciFunction]:
     ]
 
 
-def linked(s: Seen) -> list[tuple[PciFunction, Link]]:
-    """Those of them whose link is known. Raises NotApplicable, or Missing where links were not
-    readable."""
-    found = [(p, p.link) for p in serious(s) if p.link is not None and p.link.width]
+def linked(s: Seen, *, speed: bool = False) -> list[tuple[PciFunction, Link]]:
+    """Those of them whose link's width (or `speed`) is known; a link without lanes is down. Raises
+    NotApplicable, or Missing where links were not readable."""
+    found = [
+        (p, p.link)
+        for p in serious(s)
+        if p.link is not None
+        and (p.link.width or (speed and p.link.speed_gts and p.link.width is None))
+    ]
     if not found:
         for leaf in ("current_link", "max_link", "config"):
             s.whole("sys/bus/pci/devices", "sys/devices/pci", leaf=leaf)
@@ -164,14 +169,17 @@ def speed(s: Seen) -> Iterator[Judged]:
     readings = link_reading.sampled(s)
     yield from link_reading.speeds(readings)
     yield from unseen(s, "current_link_speed", "max_link_speed")
-    links = [] if readings and not serious(s) else linked(s)
+    links = [] if readings and not serious(s) else linked(s, speed=True)
     sampled = {r.name for r in readings}
     links = [(p, link) for p, link in links if p.bdf not in sampled]
     slow = []
+    told = 0
     for p, link in links:
         _, top = reach(s, p, link)
-        if top and link.max_speed_gts and link.speed_gts and link.speed_gts < top:
-            slow.append((p, link.speed_gts, top))
+        if top and link.max_speed_gts and link.speed_gts:
+            told += 1
+            if link.speed_gts < top:
+                slow.append((p, link.speed_gts, top))
     if slow:
         s.whole("sys/devices/pci", leaf="max_link_speed")
     bad = [x for x in slow if not x[0].is_gpu and not s.snapshot.host.virtual]
@@ -189,8 +197,10 @@ def speed(s: Seen) -> Iterator[Judged]:
             f"{len(idle)} GPUs run at {some(sorted({f'{v:g}' for _, v, _ in idle}))} GT/s: normal "
             "when idle, judged only under load",
         )
-    if links and not bad:
-        yield ok("pcie", f"{len(links)} links were looked at; those of NICs and drives are fast")
+    if told and not bad:
+        yield ok("pcie", f"{told} links were looked at; those of NICs and drives are fast")
+    if links and not told:
+        raise NotApplicable("no GPU, NIC or NVMe drive tells its link's speed")
 
 
 @check(

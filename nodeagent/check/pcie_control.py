@@ -594,9 +594,12 @@ def sriov(s: Seen) -> Iterator[Judged]:
     if not vfs:
         raise NotApplicable("no virtual functions are switched on")
     bad = []
+    lost = s.unread_nodes
     for vf in vfs:
         pf = topology.function(vf.physfn or "")
-        if pf is not None and pf.numa_node is not None and vf.numa_node != pf.numa_node:
+        if pf is None or pf.numa_node is None or vf.bdf in lost:
+            continue
+        if vf.numa_node != pf.numa_node:
             bad.append((vf, pf))
     if bad:
         vf, pf = bad[0]
@@ -614,6 +617,7 @@ def sriov(s: Seen) -> Iterator[Judged]:
             f"cat /sys/bus/pci/devices/{vf.bdf}/physfn/numa_node",
         )
     else:
+        s.device_nodes()
         hosts = sorted({p.physfn or "" for p in vfs})
         yield info("pcie", f"{len(vfs)} virtual functions of {some(hosts, 4)} are on its node")
 

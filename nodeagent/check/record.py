@@ -276,12 +276,19 @@ class Seen:
         """Raises Missing when the file with the NUMA node of a device (with `bridges`: also of a
         bridge) was there and could not be read: that is not the firmware's -1."""
         by = {p.bdf: p for p in self.snapshot.topology.pci}
+        for bdf, (path, reason) in self.unread_nodes.items():
+            if bdf in by and (bridges or not by[bdf].is_bridge):
+                raise self.unread(path, reason)
+
+    @property
+    def unread_nodes(self) -> dict[str, tuple[str, str]]:
+        """BDF -> (path, reason) of each file with a device's NUMA node that could not be read."""
+        found = {}
         for unread in self.snapshot.unread:
             head, _, leaf = unread.path.lstrip("/").rpartition("/")
-            function = by.get(head.rpartition("/")[2])
-            if leaf != "numa_node" or function is None or (function.is_bridge and not bridges):
-                continue
-            raise self.unread(f"{head}/{leaf}", unread.reason)
+            if leaf == "numa_node":
+                found[head.rpartition("/")[2]] = (f"{head}/{leaf}", unread.reason)
+        return found
 
     def _function_files(self, leaf: str) -> None:
         for unread in self.snapshot.unread:

@@ -67,6 +67,8 @@ def _online(root: Root, dirs: CpuSet) -> CpuSet:
     listed = root.cpus(f"{CPU}/online")
     if listed:
         return listed
+    if listed is not None:
+        root.fail(f"{CPU}/online", "empty, expected a CPU list")
     if dirs:
         # Before Linux 2.6.26 there was no list. A CPU without a flag cannot be switched off.
         return CpuSet.of(c for c in dirs if root.number(f"{CPU}/cpu{c}/online") != 0)

@@ -12,15 +12,17 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from nodeagent.discover.root import Root, is_number
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import ProcessState, ThreadState
 from nodeagent.model.process import UNLIMITED, ProcessFacts
-from nodeagent.place.engines import engine_of
+
+if TYPE_CHECKING:
+    from nodeagent.model.placement import ProcessState
 
 KEY = "derived/processes"
 MAX_PROCESSES = 128
@@ -31,6 +33,9 @@ MEMORY_DEADLINE_S = 3.0
 
 def role_of(comm: str, title: str) -> str | None:
     """What a process is, by its name and command line; None: not ours."""
+    # Here: a recorded machine tells its processes' roles itself.
+    from nodeagent.place.engines import engine_of
+
     engine = engine_of(comm, title)
     return None if engine is None else engine.name
 
@@ -166,6 +171,8 @@ def _coded(p: ProcessFacts) -> Coded:
 
 
 def _decoded(root: Root, text: str) -> tuple[ProcessFacts, ...]:
+    from nodeagent.model.placement import ThreadState
+
     found = []
     for line in text.splitlines()[:MAX_PROCESSES]:
         try:

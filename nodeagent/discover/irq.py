@@ -6,7 +6,7 @@ Source: Documentation/core-api/irq/irq-affinity.rst, Documentation/filesystems/p
 from __future__ import annotations
 
 import re
-from itertools import takewhile
+from itertools import compress, takewhile
 
 from nodeagent.discover.derived import interrupt_errors
 from nodeagent.discover.pci import DEVICES, normal_bdf
@@ -93,11 +93,9 @@ def _irq(
 ) -> Irq:
     there, debug, claims = know
     words = rest.split()
-    counts = tuple(
-        (cpu, int(word))
-        for cpu, word in zip(cpus, words, strict=False)
-        if word != "0" and is_number(word)
-    )
+    # Most of them are 0: a line has a column for each CPU.
+    told = compress(zip(cpus, words, strict=False), map("0".__ne__, words))
+    counts = tuple((cpu, int(word)) for cpu, word in told if is_number(word))
     tail = words[len(cpus) :]
     flow = next((i for i, w in enumerate(tail) if _FLOW.fullmatch(w)), None)
     name = " ".join(tail[flow + 1 :] if flow is not None else tail[-1:])

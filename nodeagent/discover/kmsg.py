@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
+from typing import TYPE_CHECKING
 
-from nodeagent.discover.paste.klog import read_log
-from nodeagent.discover.paste.part import Part
 from nodeagent.discover.root import Root
+
+if TYPE_CHECKING:
+    from nodeagent.discover.paste.part import Part
 
 PATH = "dev/kmsg"
 KEY = "derived/kernel_log"
@@ -33,6 +35,9 @@ def read_kernel_log(root: Root) -> Part | None:
         return None
     if root.is_live:
         root.note(KEY, text)
+    # Here: its rules take a while to be defined, and many recordings hold no log.
+    from nodeagent.discover.paste.klog import read_log
+
     return read_log(text, PATH, is_log=True)
 
 

@@ -11,7 +11,7 @@ from itertools import chain, combinations, product
 
 from nodeagent.discover.lspci_text import Details, read_details
 from nodeagent.discover.pci_config import WHOLE, describe
-from nodeagent.discover.root import Root, is_number
+from nodeagent.discover.root import Root, brief, is_number
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.pci import AMD, INTEL, Aer, Link, PciFunction, parse_bdf
@@ -145,7 +145,11 @@ def _above(path: str) -> tuple[tuple[str, ...], str]:
 def _link(root: Root, at: str) -> Link:
     def speed(file: str) -> float | None:
         text = root.text(f"{at}/{file}", 64, quiet=True)
-        m = _GTS.match(text) if text else None
+        if text is None or text.startswith("Unknown"):
+            return None
+        m = _GTS.match(text)
+        if m is None:
+            root.fail(f"{at}/{file}", f"{brief(text)}, expected a speed in GT/s")
         return float(m[1]) if m else None
 
     def width(file: str) -> int | None:

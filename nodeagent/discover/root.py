@@ -213,10 +213,10 @@ class Root:
         try:
             value = int(text, base)
         except ValueError:
-            self.fail(path, f"{_shown(text)}, expected a number")
+            self.fail(path, f"{brief(text)}, expected a number")
             return None
         if value.bit_length() > 63:
-            self.fail(path, f"{_shown(text)}, expected a number of 64 bits")
+            self.fail(path, f"{brief(text)}, expected a number of 64 bits")
             return None
         return value
 
@@ -238,7 +238,7 @@ class Root:
         try:
             found = parse("" if text == "(null)" else text)
         except ParseError as error:
-            self.fail(path, f"{_shown(error.seen)}, expected {error.expected}")
+            self.fail(path, f"{brief(error.seen)}, expected {error.expected}")
             return None
         if len(self._parsed) < MAX_UNREAD:
             self._parsed[key] = found
@@ -354,5 +354,6 @@ def is_number(text: str) -> bool:
     return len(text) <= 15 and text.isascii() and text.isdigit()
 
 
-def _shown(text: str) -> str:
+def brief(text: str) -> str:
+    """A file's text as it is quoted in a sentence: at most 40 characters, or the word empty."""
     return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"

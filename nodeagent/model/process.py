@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import ThreadState
+
+if TYPE_CHECKING:
+    # For commands that meet no process: what a placement is takes a while to be defined.
+    from nodeagent.model.placement import ThreadState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,15 +24,26 @@ class Rule:
     names the group that holds the address, None: the device before the message."""
 
     kind: str
-    pattern: re.Pattern[str]
+    regex: str
+    flags: int = 0
     fault: bool | None = True
     details: Maker = _none
     bdf: str | None = None
 
     @property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when the first line of its topic comes: most logs have lines of few topics."""
+        return _compiled(self.regex, self.flags)
+
+    @property
     def anchored(self) -> bool:
         """Whether the message must start here: the line's prefixes come off first."""
-        return self.pattern.pattern.startswith("^")
+        return self.regex.startswith("^")
+
+
+@functools.cache
+def _compiled(regex: str, flags: int) -> re.Pattern[str]:
+    return re.compile(regex, flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +64,12 @@ def rule(
     flags: int = 0,
 ) -> Rule:
     """A Rule of a pattern that may stand anywhere in the line."""
-    return Rule(kind, re.compile(pattern, flags), fault, details, bdf)
+    return Rule(kind, pattern, flags, fault, details, bdf)
 
 
 def benign(pattern: str) -> Rule:
     """A line that holds a frightening word and means nothing."""
-    return Rule("", re.compile(pattern), False)
+    return Rule("", pattern, fault=False)
 
 
 _NUMBERS = frozenset({"pid", "cpu", "seconds", "link", "xid", "sxid", "nvswitch"})

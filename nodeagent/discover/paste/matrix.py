@@ -17,6 +17,8 @@ from nodeagent.model.matrix import LinkMatrix
 
 HEADINGS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _HEADING = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID", re.IGNORECASE)
+_PIECE = re.compile(r"(?<!\S)(?:CPU|NUMA|GPU(?:\s+NUMA)?)\s*$", re.IGNORECASE)
+"""What is left of a heading at the end of a line that a narrow window broke in it."""
 _CLASS = re.compile(r"X|NV\d{1,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC|OK|CNS|GNS|TNS|NS|DR|U")
 _CELL = re.compile(r"X|NV\d{1,2}|NVB|C2C|PIX|PXB|PHB|NODE|SYS|SOC")
 _PEER = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U|True|False")
@@ -124,6 +126,8 @@ def _whole(lines: list[str], header: _Header, repairs: list[str]) -> _Header:
     found = header
     while found.end + 1 < len(lines):
         line = lines[found.end + 1]
+        if piece := _PIECE.search(lines[found.end]):
+            line = f"{piece[0].strip()} {line.lstrip()}"
         more = _names(line)
         first = _HEADING.search(line)
         if more is None or (not more and first is None) or set(more) & set(found.devices):
@@ -140,13 +144,16 @@ def _whole(lines: list[str], header: _Header, repairs: list[str]) -> _Header:
             end=found.end + 1,
             wrapped=True,
         )
+    if _PIECE.search(lines[found.end]):
+        repairs.append(f"line {found.end + 1}: the header ends in a heading, no affinity is read")
+        found = dataclasses.replace(found, headings=())
     return found
 
 
 def _names(line: str) -> list[str] | None:
     """The device names of a line that holds nothing else but headings; None for another line."""
     first = _HEADING.search(line)
-    words = (line[: first.start()] if first else line).split()
+    words = (line[: first.start()] if first else _PIECE.sub("", line)).split()
     if any(_CLASS.fullmatch(w) or not _NAME.fullmatch(w) for w in words):
         return None
     return words
@@ -195,7 +202,7 @@ def _header(index: int, line: str, repairs: list[str]) -> _Header | None:
     if called := _CALLED.match(line):
         line = " " * called.end() + line[called.end() :]
     first = _HEADING.search(line)
-    names = line[: first.start()] if first else line
+    names = line[: first.start()] if first else _PIECE.sub("", line)
     devices: list[str] = []
     mended: list[str] = []
     for token in names.split():
@@ -362,6 +369,8 @@ def _cells(
         end = m.end()
     if len(cells) != len(devices):
         raise Short(f"line {number}", f"{len(cells)} cells", f"{len(devices)}, as in the header")
+    if end and (more := line[end:].split()) and _CELL.fullmatch(more[0]):
+        raise Damaged(f"line {number}", f"{more[0]} behind", f"{len(devices)} cells, as the header")
     if cells.index("X") != devices.index(name) if "X" in cells else True:
         raise Damaged(f"line {number}", line, f"the X of {name} in its own column")
     return cells, end

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,12 +76,12 @@ def _each(change: Callable[[str], str]) -> Callable[[str], str]:
     return lambda text: "".join(change(line) + "\n" for line in text.splitlines())
 
 
-def _narrow(text: str) -> str:
-    """As a window of 60 columns breaks it, at blanks."""
+def _narrow(text: str, width: int = 60) -> str:
+    """As a window of so many columns breaks it, at blanks."""
     out = []
     for line in text.expandtabs(8).splitlines():
-        while len(line) > 60 and " " in line[:60].strip():
-            cut = line.rfind(" ", 0, 60)
+        while len(line) > width and " " in line[:width].strip():
+            cut = line.rfind(" ", 0, width)
             out.append(line[:cut])
             line = line[cut + 1 :]
         out.append(line)
@@ -124,9 +125,26 @@ def test_damage_is_mended_or_refused_and_never_misread(m: Printed, damage: list[
     text = m.text()
     for name in damage:
         text = DAMAGE[name](text)
+    read_right(m, text)
+
+
+@pytest.mark.parametrize("style", ["old", "numa", "id"])
+def test_a_window_of_any_width_misleads_nobody(style: str) -> None:
+    """Blank cells beside full ones, and headings broken in every place."""
+    gpus, nics = [f"GPU{i}" for i in range(3)], [f"NIC{i}" for i in range(3)]
+    links = {(a, b): "PIX" for a in gpus + nics for b in gpus + nics if a != b}
+    cpus = {"GPU0": "", "GPU1": "0-15", "GPU2": ""}
+    nodes = {"GPU0": "0", "GPU1": "0", "GPU2": "1"}
+    m = Printed(gpus=gpus, nics=nics, links=links, cpus=cpus, nodes=nodes, style=style)
+    read = [read_right(m, _narrow(m.text(), width)) for width in range(12, 110)]
+    assert sum(read) > 50, "most widths have one reading"
+
+
+def read_right(m: Printed, text: str) -> bool:
+    """Whether it was read; what was read is what was printed."""
     part = read_matrix(bare(tidy(clean(text))))
     if part is None or part.refused is not None:
-        return
+        return False
     assert part.matrix is not None
     for pair, found in part.matrix.links.items():
         assert m.links[pair] == found, (pair, text)
@@ -134,6 +152,7 @@ def test_damage_is_mended_or_refused_and_never_misread(m: Printed, damage: list[
         assert cpus is None or set(cpus) == set(_cpus(m.cpus[g])), (g, text)
     for g, nodes in part.matrix.numa_affinity.items():
         assert nodes is None or set(nodes) == set(_cpus(m.nodes[g])), (g, text)
+    return True
 
 
 def _cpus(text: str) -> list[int]:
