@@ -10,7 +10,7 @@ import re
 import shlex
 
 from nodeagent.cli.main import Invocation
-from nodeagent.model.configfile import DEFAULT_PATH
+from nodeagent.model.settings import DEFAULT_PATH
 
 _ASKS = re.compile(r"\bnodeagentctl (?=(?:place|undo|status|events|exec|ring|config)\b)")
 """Commands that depend on which daemon is meant; the others judge the machine."""

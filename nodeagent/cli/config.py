@@ -10,16 +10,8 @@ from nodeagent.cli.main import Invocation
 from nodeagent.cli.output import console, emit_json, text_only
 from nodeagent.errors import ConfigError
 from nodeagent.given import read_given
-from nodeagent.model.configfile import (
-    DEFAULT_PATH,
-    MAX_BYTES,
-    REMEDY,
-    Loaded,
-    document,
-    example,
-    parse,
-    shown,
-)
+from nodeagent.model.configfile import MAX_BYTES, REMEDY, Loaded, document, example, parse, shown
+from nodeagent.model.settings import DEFAULT_PATH
 
 
 @click.command(

@@ -140,9 +140,10 @@ def _daemon(invocation: Invocation, rows: Sequence[Held]) -> tuple[dict[int, _To
     if invocation.host is not None or not any(r.pid is not None for r in rows):
         return {}, []
     from nodeagent.cli.status import node_client
+    from nodeagent.cli.workloads import api_socket
 
     try:
-        with node_client(invocation.socket) as client:
+        with node_client(api_socket(invocation)) as client:
             _, held = client.placements()
             events = client.events(limit=MAX_EVENTS, newest=True)
     except NodeagentError as error:

@@ -185,9 +185,11 @@ def live(
 
     Needs root (CAP_BPF and CAP_PERFMON). At most 64 processes. -o jsonl: one object a reading.
     """
+    from nodeagent.cli.workloads import api_socket
+
     live_only(invocation)
     watched_cpus = CpuSet.parse(cpus)
-    target = Target(explicit=pids, names=names, workloads=workloads, socket=invocation.socket)
+    target = Target(explicit=pids, names=names, workloads=workloads, socket=api_socket(invocation))
     if not (pids or names or workloads or watched_cpus):
         raise UsageError("nothing to watch", "give --pid, --comm, --workload or --cpus")
     called = target.pids()

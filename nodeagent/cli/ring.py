@@ -28,9 +28,10 @@ def ring_socket_of(invocation: Invocation, option: str | None) -> str:
     """`--ring-socket`, or ring.sock beside the api.sock that was named, or the default one."""
     if option is not None:
         return option
-    if invocation.socket is not None:
-        return str(pathlib.Path(invocation.socket).with_name("ring.sock"))
-    return RING_SOCKET
+    from nodeagent.cli.workloads import api_socket
+
+    socket = api_socket(invocation)
+    return RING_SOCKET if socket is None else str(pathlib.Path(socket).with_name("ring.sock"))
 
 
 @click.group(epilog="\b\nExample:  nodeagentctl ring stat")

@@ -58,10 +58,11 @@ def status(invocation: Invocation, watch: bool) -> None:
         status_json,
         status_screen,
     )
+    from nodeagent.cli.workloads import api_socket
 
     if watch:
         check_stream(invocation, "status --watch")
-    with node_client(invocation.socket) as client:
+    with node_client(api_socket(invocation)) as client:
         if not watch:
             now = client.status()
             if invocation.output == "table":
@@ -102,6 +103,7 @@ def events(invocation: Invocation, since: int | None, limit: int, follow: bool) 
     """Show what happened on this node, oldest first."""
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.render.status import event_json, event_line, events_screen
+    from nodeagent.cli.workloads import api_socket
 
     if follow:
         check_stream(invocation, "events --follow")
@@ -114,7 +116,7 @@ def events(invocation: Invocation, since: int | None, limit: int, follow: bool) 
             else:
                 console().print(event_line(event), soft_wrap=True)
 
-    with node_client(invocation.socket) as client:
+    with node_client(api_socket(invocation)) as client:
         found = client.events(since=since or 0, limit=limit, newest=True)
         if invocation.output == "json":
             emit_json("event", {"events": [event_json(e) for e in found]})

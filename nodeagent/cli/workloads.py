@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeagent.cli.main import Invocation
 from nodeagent.errors import ConfigError, NodeagentError, ParseError, UsageError
 from nodeagent.given import read_given
 from nodeagent.model.actions import JournalEntry
-from nodeagent.model.configfile import DEFAULT_PATH, MAX_BYTES, Loaded, parse
+from nodeagent.model.configfile import MAX_BYTES, Loaded, parse
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import HOLDING, Placement, ProcessState, Unit, Workload
+from nodeagent.model.settings import DEFAULT_PATH
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.place.holders import Facts
 from nodeagent.place.isolate import isolating
@@ -74,6 +76,17 @@ def configuration(named: str | None = None) -> Loaded:
     if named is not None:
         return parse(read_text(named, "name the file that nodeagentd was given"), named)
     return parse(read_text(DEFAULT_PATH) if Path(DEFAULT_PATH).exists() else "", DEFAULT_PATH)
+
+
+def api_socket(invocation: Invocation) -> str | None:
+    """api.sock as --socket or --config names it, else in the run folder of the default file; None:
+    there is no such file, or one that is being edited, and the built-in default is meant."""
+    if invocation.socket is not None or not os.path.lexists(DEFAULT_PATH):
+        return invocation.socket
+    try:
+        return f"{configuration().config.daemon.run_dir}/api.sock"
+    except ConfigError:
+        return None
 
 
 def wanted(

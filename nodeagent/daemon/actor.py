@@ -53,7 +53,7 @@ from nodeagent.model.actions import (
 )
 from nodeagent.model.deadlines import ACT_S, STEP_S
 from nodeagent.model.placement import Consent, MigrateMemory, SetValue
-from nodeagent.model.settings import Config, IsolatedProbe, Isolation
+from nodeagent.model.settings import DEFAULT_PATH, Config, IsolatedProbe, Isolation
 from nodeagent.pin.actor import Actor
 from nodeagent.pin.asked import Asked
 from nodeagent.pin.audit import Audit
@@ -517,7 +517,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--config",
         type=Path,
         metavar="FILE",
-        help="the daemon's file: run_dir, state_dir and [pin] allow stand in it",
+        help="the daemon's file: run_dir, state_dir and [pin] allow stand in it (default: "
+        f"{DEFAULT_PATH} where there is one)",
     )
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="(default: /run/nodeagent)")
     parser.add_argument(
@@ -538,13 +539,22 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _configured(path: Path | None) -> Config:
-    """The daemon's settings; the defaults for no file. Raises ConfigError."""
-    if path is None:
+    """The daemon's settings, of a file that only root may write where this is root. Raises
+    ConfigError."""
+    if path is None and not os.path.lexists(DEFAULT_PATH):
         return Config()
     # Its parser is needed for this moment only.
-    from nodeagent.daemon.config import load
+    from nodeagent.daemon.config import check_roots_own, load
 
+    if os.geteuid() == 0:
+        check_roots_own(path or Path(DEFAULT_PATH))
     return load(path).config
+
+
+def _told(path: Path | None) -> str:
+    if path is not None or os.path.lexists(DEFAULT_PATH):
+        return f"configured by {path or DEFAULT_PATH}"
+    return f"no --config, and no {DEFAULT_PATH}: defaults, and the command line"
 
 
 def _consents(text: str) -> frozenset[Consent]:
@@ -622,6 +632,7 @@ def _say(text: str) -> None:
 def _run(argv: list[str] | None) -> None:
     arguments = _arguments(argv)
     config = _configured(arguments.config)
+    _say(_told(arguments.config))
     arguments.run_dir = arguments.run_dir or Path(config.daemon.run_dir)
     arguments.state_dir = arguments.state_dir or Path(config.daemon.state_dir)
     allow = frozenset(config.pin.allow) if arguments.allow is None else _consents(arguments.allow)

@@ -66,7 +66,7 @@ log = logging.getLogger("nodeagentd")
 class Loop:
     """The running daemon. `run` returns when it was told to stop."""
 
-    def __init__(self, path: Path, setup: Setup, doors: Doors, notifier: Notifier) -> None:
+    def __init__(self, path: Path | None, setup: Setup, doors: Doors, notifier: Notifier) -> None:
         self._path = path
         self._setup = setup
         self._doors = doors
@@ -500,7 +500,7 @@ class Loop:
             )
         else:
             self._setup = new
-            self._notice("config.reloaded", Severity.INFO, f"{self._path} was read again")
+            self._notice("config.reloaded", Severity.INFO, f"{new.loaded.path} was read again")
             self._changed(old, new)
         self._machine.start()
         self._snapshot_s = asyncio.get_running_loop().time()

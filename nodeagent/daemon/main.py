@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from nodeagent.daemon.config import told
 from nodeagent.daemon.doors import real_doors
 from nodeagent.daemon.loop import Loop
 from nodeagent.daemon.notify import notifier
 from nodeagent.daemon.setup import set_up
 from nodeagent.discover.root import Root
 from nodeagent.errors import NodeagentError, UnavailableError, sentence
-from nodeagent.model.configfile import DEFAULT_PATH
+from nodeagent.model.settings import DEFAULT_PATH
 from nodeagent.streams import stand_in
 
 _EPILOG = """example:
@@ -63,7 +64,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--config", type=Path, default=Path(DEFAULT_PATH), metavar="FILE", help="(%(default)s)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"(default: {DEFAULT_PATH} where there is one, else every setting's default)",
     )
     parser.add_argument(
         "--host", metavar="PATH", help="judge and plan for a recorded machine; nothing is pinned"
@@ -76,12 +80,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         fail(str(error), error.remedy, error.exit_code)
 
 
-async def _run(path: Path, host: str | None) -> None:
+async def _run(path: Path | None, host: str | None) -> None:
     doors = replace(real_doors(), host=host)
     if host is not None:
         # Now, and not in a child later: a path that is no machine is wrong usage.
         Root.open(host).close()
     setup = set_up(path, doors)
+    logging.getLogger("nodeagentd").info("%s", told(path))
     lock = take_lock(setup.run_dir / "daemon.lock", "nodeagentd")
     try:
         await Loop(path, setup, doors, notifier()).run()

@@ -199,7 +199,7 @@ def _against(baseline: Baseline, judge: Judge) -> Judge:
     return lambda snapshot, now_ns: judge(replace(snapshot, baseline=baseline), now_ns)
 
 
-def set_up(path: Path, doors: Doors) -> Setup:
+def set_up(path: Path | None, doors: Doors) -> Setup:
     """Reads everything the configuration names. Raises ConfigError."""
     loaded = load(path)
     config = loaded.config

@@ -22,10 +22,9 @@ from nodeagent.errors import ConfigError, ParseError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.freeze import FreezeWindow
 from nodeagent.model.placement import Consent
-from nodeagent.model.settings import About, Config, FeedSource
+from nodeagent.model.settings import DEFAULT_PATH, About, Config, FeedSource
 from nodeagent.model.tomltext import document as document_of
 
-DEFAULT_PATH = "/etc/nodeagent/nodeagent.toml"
 MAX_BYTES = 1 << 20
 """A larger configuration file is a mistake, not a configuration."""
 

@@ -12,6 +12,9 @@ from typing import Annotated
 
 from nodeagent.model.placement import Consent
 
+DEFAULT_PATH = "/etc/nodeagent/nodeagent.toml"
+"""Where every program of ours looks for its settings when it was told no other file."""
+
 
 @dataclass(frozen=True, slots=True)
 class About:

@@ -124,6 +124,7 @@ def test_the_actor_takes_its_consents_from_the_daemons_file(node: Node) -> None:
     )
     assert actor.stderr is not None
     try:
+        assert f"configured by {node.config}" in actor.stderr.readline()
         said = actor.stderr.readline()
         assert f"ready on {node.run_dir}/actor.sock; allowed: irq, threads" in said
         assert (node.folder / "state" / "journal").is_dir()

@@ -339,7 +339,7 @@ def test_a_process_cut_in_the_act_is_told_at_the_next_start(
     assert actor.wait() == -9
     assert process.masks() != before
     again = start_actor("--allow", "threads")
-    assert "had been made: it holds" in again.said[0]
+    assert "had been made: it holds" in again.said[1]
     again.kill()
     actor = start_actor("--allow", "threads", NODEAGENT_KILL_AT="undo.before")
 
@@ -352,7 +352,7 @@ def test_a_process_cut_in_the_act_is_told_at_the_next_start(
     asyncio.run(undo())
     assert actor.wait() == -9
     again = start_actor("--allow", "threads")
-    assert "the interrupted undo of" in again.said[0]
+    assert "the interrupted undo of" in again.said[1]
     assert process.masks() == before
 
 

@@ -23,9 +23,9 @@ from nodeagent.cli.render.rows import (
 from nodeagent.cli.render.undone import brief, print_undoes
 from nodeagent.cli.render.words import short, size
 from nodeagent.errors import visible
-from nodeagent.model.configfile import DEFAULT_PATH
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Consent, MigrateMemory, ProcessState, Refused, Sharing
+from nodeagent.model.settings import DEFAULT_PATH
 from nodeagent.model.words import many
 from nodeagent.place.changes import Change, Standing, allow_line, needed
 from nodeagent.place.roles import outside, rest_of

@@ -150,7 +150,7 @@ def actor(watch: Watch, config: pathlib.Path) -> Child | None:
     for line in child.log.read_text(errors="replace").splitlines():
         # What it found in the journal of a run that was killed.
         said = line.removeprefix("nodeagent-actor: ")
-        if not said.startswith("ready on "):
+        if not said.startswith(("ready on ", "configured by ")):
             watch.say(said)
     return child
 
