@@ -23,6 +23,7 @@ import nodeagent
 from nodeagent.daemon.acting import Acting, Actor
 from nodeagent.daemon.cgroups import spread
 from nodeagent.daemon.cost import Costs
+from nodeagent.daemon.cpusets import CpusetWatch
 from nodeagent.daemon.links import event
 from nodeagent.daemon.machine import MachineReader
 from nodeagent.daemon.memory import Memories
@@ -89,6 +90,7 @@ class Loop:
         self._guard: Notices | None = None
         self._no_guard: str | None = None
         """Why the kernel tells nothing; None: it does, or nobody asked it to."""
+        self._cpusets = CpusetWatch(self._ask, time.monotonic)
         self._waited: int | None = None
         """The guard's descriptor, while the loop waits for it."""
         self._took_ns = 0
@@ -220,6 +222,7 @@ class Loop:
         # First: what happens from here on is told anew.
         noticed = self._guard.take() if self._guard is not None else Noticed()
         self._wait_for_guard()
+        self._cpusets.take()
         at_ns = time.time_ns()
         processes: tuple[ProcessState, ...] = ()
         if self._setup.workloads and self._doors.host is None:
@@ -260,6 +263,7 @@ class Loop:
                 if self._by_container()
                 else None,
                 "guard": self._unguarded() if self._setup.workloads else None,
+                "cpusets": self._cpusets.trouble,
             },
             notices=notices,
             facts=self._doors.facts(
@@ -284,6 +288,7 @@ class Loop:
             self._probe.watch(decisions.watch)
         if self._guard is not None:
             self._guard.watch(decisions.masks)
+        self._cpusets.watch(frozenset(p.cgroup for p in self._guarded() if p.cgroup))
         self._record(decisions.events)
         self._publish(seen, decisions)
         if decisions.ask_journal or now_s - self._journal_s >= JOURNAL_S:
@@ -548,6 +553,7 @@ class Loop:
         acting.cancel()
         await asyncio.wait([acting])
         self._drop_guard()
+        self._cpusets.close()
         stopped = event(
             "daemon.stopped",
             "daemon",
