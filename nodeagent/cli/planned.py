@@ -32,6 +32,7 @@ from nodeagent.model.topology import Topology
 from nodeagent.place.changes import UNKNOWN_STANDING, Change, Standing, changes
 from nodeagent.place.diff import THREADS_ONLY, actions, holds, told
 from nodeagent.place.host import host_actions, host_plan
+from nodeagent.place.match import doubtful
 from nodeagent.place.moves import Move
 from nodeagent.place.roles import role_notes
 from nodeagent.place.taken import without_taken
@@ -114,7 +115,8 @@ def planned(
     host = host_plan(here.snapshot, here.workloads, placement)
     allow = actor.standing.allow
     classes = holding(by, allow)
-    placement = replace(placement, notes=placement.notes + role_notes(placement, classes))
+    notes = (*placement.notes, *role_notes(placement, classes), *doubtful(here.workloads))
+    placement = replace(placement, notes=notes)
     facts = here.facts
     if facts is not None and invocation.host is None:
         called = configuration(invocation.config).config.pin.runtimes

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.cli.main import Invocation
+from nodeagent.discover.users import users
 from nodeagent.errors import ConfigError, NodeagentError, ParseError, UsageError
 from nodeagent.given import read_given
 from nodeagent.model.actions import JournalEntry
@@ -20,6 +21,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.place.holders import Facts
 from nodeagent.place.isolate import isolating
 from nodeagent.place.limits import NOBODY
+from nodeagent.place.match import with_users
 from nodeagent.place.workloads import parse_file
 
 USUAL_FILE = "/etc/nodeagent/workloads.toml"
@@ -116,7 +118,7 @@ def wanted(
     file = parse_file(read_text(path), path)
     return Wanted(
         path=path,
-        workloads=file.workloads,
+        workloads=with_users(file.workloads, users() if live else {}),
         housekeeping=kept,
         units=file.units,
         isolating=isolating(file.workloads, loaded.config.pin.isolation) if loaded else (),

@@ -28,6 +28,7 @@ from nodeagent.discover.holding import facts
 from nodeagent.discover.locality import Locality
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
+from nodeagent.discover.users import users
 from nodeagent.errors import UnavailableError
 from nodeagent.feed.registry import Registry
 from nodeagent.model.actions import MAX_REASON, JournalEntry, Result
@@ -38,6 +39,7 @@ from nodeagent.model.feed import FeedStatus, RingStatus
 from nodeagent.model.placement import HOLDING, Action, ActionResult, Outcome
 from nodeagent.model.settings import RingSettings
 from nodeagent.pin.client import ActorClient
+from nodeagent.place.match import with_users
 from nodeagent.place.workloads import parse as parse_workloads
 from nodeagent.probe.notices import Notices as GuardNotices
 from nodeagent.probe.runq import ProbeReader
@@ -58,7 +60,7 @@ def real_doors() -> Doors:
         serve=_serve,
         session=_session,
         judge=_judge,
-        workloads=parse_workloads,
+        workloads=lambda text, path: with_users(parse_workloads(text, path), users()),
         facts=partial(facts, root),
     )
 

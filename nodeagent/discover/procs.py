@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,6 +28,8 @@ TITLE_DEADLINE_S = 0.5
 """For all command lines of one scan, the child's start included: what a turn of the loop has."""
 PATIENCE_S = 10.0
 """The same where a person waits: a node so busy that it takes seconds must still be read right."""
+SETTLED_S = 60.0
+"""Until then a process of root's is asked anew who it runs as."""
 PF_KTHREAD = 0x00200000
 """Flag in stat field 9. Source: include/linux/sched.h."""
 
@@ -45,7 +48,8 @@ class Processes:
         self._root = root
         self._child: Child | None = None
         self._titles: dict[tuple[int, int], str] = {}
-        self._uids: dict[tuple[int, int], int] = {}
+        self._uids: dict[tuple[int, int], tuple[int, float]] = {}
+        """Effective user, and when it was first seen (monotonic)."""
         self._by_pid: dict[int, str] = {}
         self._containers = Containers(root, labels=labels)
         self.title_reason = ""
@@ -130,12 +134,9 @@ class Processes:
     def _state(self, pid: int, stat: _Stat, limit: int) -> ProcessState | None:
         key = (pid, stat.start)
         cgroup = _cgroup(self._root.peek(f"proc/{pid}/cgroup", 1 << 16))
-        uid = self._uids.get(key)
+        uid = self._user_of(pid, key)
         if uid is None:
-            uid = _uid(self._root.peek(f"proc/{pid}/status", 1 << 16))
-            if uid is None:
-                return None
-            self._uids[key] = uid
+            return None
         return ProcessState(
             pid=pid,
             start_time=stat.start,
@@ -148,6 +149,17 @@ class Processes:
             parent_title=self._by_pid.get(stat.ppid, ""),
             container=self._containers.of(cgroup),
         )
+
+    def _user_of(self, pid: int, key: tuple[int, int]) -> int | None:
+        """Services are started as root and become their own user a little later: root's are asked
+        again while they are young."""
+        now = time.monotonic()
+        uid, since = self._uids.get(key, (None, now))
+        if uid is None or (uid == 0 and now - since < SETTLED_S):
+            uid = _uid(self._root.peek(f"proc/{pid}/status", 1 << 16))
+            if uid is not None:
+                self._uids[key] = uid, since
+        return uid
 
     def _threads(self, pid: int, limit: int) -> tuple[ThreadState, ...]:
         found = []
@@ -231,11 +243,12 @@ class _Stat:
 
 
 def _uid(status: bytes | None) -> int | None:
+    """The effective one: second of real, effective, saved, file system."""
     for line in (status or b"").splitlines():
         if line.startswith(b"Uid:"):
             words = line.split()
             return (
-                int(words[1]) if len(words) > 1 and is_number(words[1].decode("latin-1")) else None
+                int(words[2]) if len(words) > 2 and is_number(words[2].decode("latin-1")) else None
             )
     return None
 

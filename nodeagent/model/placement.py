@@ -47,6 +47,17 @@ class Match:
     """KEY=VALUE of the container; VALUE is a shell pattern."""
     parent: str | None = None
     """Shell pattern on the title of the process's parent."""
+    user: str | None = None
+    """Name or number of the user it runs as: the effective one."""
+    uid: int | None = None
+    """That user's number; None: no user is asked for, or it is not known here."""
+
+    @property
+    def fakeable(self) -> bool:
+        """Whether any user of the machine can have a process that fits: all of it is what a
+        program says of itself."""
+        said = (self.unit, self.cgroup, self.pid, self.user)
+        return all(x is None for x in said) and not self.by_container
 
     @property
     def by_title(self) -> bool:
@@ -164,6 +175,7 @@ class ProcessState:
     threads: tuple[ThreadState, ...]
     ppid: int = 0
     uid: int = 0
+    """Its effective user."""
     parent_title: str = ""
     """Title of the process `ppid`; "" where it has none or was not read."""
     container: Container | None = None

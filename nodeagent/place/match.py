@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase, translate
 
 from nodeagent.model.cgroup import Container
@@ -13,6 +14,7 @@ from nodeagent.model.placement import (
     Match,
     ProcessState,
     Role,
+    Sharing,
     Target,
     ThreadState,
     Workload,
@@ -43,6 +45,9 @@ def _compiled(match: Match) -> Callable[[ProcessState], bool]:
     container, image, label = match.container, match.image, match.label
     if pid is not None:
         tests.append(lambda p: p.pid == pid)
+    if match.user is not None:
+        uid = match.uid
+        tests.append(lambda p: p.uid == uid)
     if comm is not None:
         named = _shell(comm)
         tests.append(lambda p: named(p.comm) is not None)
@@ -155,6 +160,29 @@ def matching(match: Match | None, processes: Iterable[ProcessState]) -> tuple[Pr
     return tuple(sorted((p for p in processes if fit(p)), key=lambda p: p.pid))
 
 
+def with_users(workloads: Iterable[Workload], users: Mapping[str, int]) -> tuple[Workload, ...]:
+    """The same, with the number of each user that a match names; `users`: those known here."""
+    return tuple(
+        w
+        if w.match.user is None or w.match.uid is not None
+        else replace(w, match=replace(w.match, uid=users.get(w.match.user)))
+        for w in workloads
+    )
+
+
+def doubtful(workloads: Iterable[Workload]) -> tuple[str, ...]:
+    """A sentence on exclusive workloads that anybody's process can pass for."""
+    names = [w.name for w in workloads if w.sharing is Sharing.EXCLUSIVE and w.match.fakeable]
+    if not names:
+        return ()
+    more = f" and {len(names) - MAX_EXPLAINED} more" if len(names) > MAX_EXPLAINED else ""
+    return (
+        f"warning: any user's process can pass for {', '.join(names[:MAX_EXPLAINED])}{more} and "
+        "take its exclusive CPUs: a program says its own title and name; add user, unit, cgroup "
+        "or container to the match",
+    )
+
+
 def unmatched(
     workloads: Sequence[Workload], idle: Sequence[str], processes: Sequence[ProcessState]
 ) -> tuple[str, ...]:
@@ -172,11 +200,18 @@ def unmatched(
 
 def _criteria(match: Match, processes: Sequence[ProcessState]) -> str:
     given = {f.name: getattr(match, f.name) for f in dataclasses.fields(match)}
+    uid = given.pop("uid")
     told = {name: value for name, value in given.items() if value is not None}
+    unknown = "" if match.user is None or uid is not None else "; no such user is known here"
     if len(told) == 1:
-        return "".join(f"{name} {value!r}" for name, value in told.items())
-    counted = {n: len(matching(Match(**{n: v}), processes)) for n, v in told.items()}
-    return ", ".join(f"{n} {v!r} by itself: {counted[n] or 'none'}" for n, v in told.items())
+        return "".join(f"{name} {value!r}" for name, value in told.items()) + unknown
+
+    def counted(name: str) -> int:
+        alone = Match(**{name: told[name]}, uid=uid if name == "user" else None)
+        return len(matching(alone, processes))
+
+    each = (f"{n} {v!r} by itself: {counted(n) or 'none'}" for n, v in told.items())
+    return ", ".join(each) + unknown
 
 
 def claims(

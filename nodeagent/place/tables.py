@@ -32,6 +32,7 @@ class MatchTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     image: str | None = None
     label: str | None = None
     parent: str | None = None
+    user: str | int | None = None
 
 
 class RoleTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

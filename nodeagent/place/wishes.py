@@ -33,6 +33,8 @@ MAX_COMM = 15
 MAX_QUEUES = 4096
 MAX_WAKE_US = 1_000_000
 """A second: no idle state takes so long."""
+MAX_UID = (1 << 32) - 2
+"""-1 is nobody at all. Source: chown(2)."""
 MAX_PATTERN = 1024
 """Characters of a pattern or regular expression."""
 PAGES = frozenset(n << 20 for n in (1, 2, 16, 32, 512, 1024, 16384)) | {64 << 10}
@@ -41,6 +43,8 @@ Documentation/admin-guide/mm/hugetlbpage.rst; hugetlbpage.c of arm64, powerpc an
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_WORDS = "1 to 64 letters, digits, '.', '_' or '-'"
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?")
+"""As useradd(8) and directory services have them."""
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*(B|KiB|MiB|GiB|TiB)?")
 _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZES = "units: B, KiB, MiB, GiB, TiB"
@@ -241,9 +245,23 @@ def _match(at: Place, table: WorkloadTable, engine: Engine | None, lines: Lines)
         lines.saw(at, "match.label", told.label, "KEY=VALUE, e.g. app=vllm")
     if told.label is not None and "=" not in told.label:
         lines.saw(at, "match.label", told.label, "KEY=VALUE, e.g. app=vllm")
+    if told.user is not None:
+        given |= _user(at, told.user, lines)
     if told.pid is not None and not 1 <= told.pid < 1 << 22:
         lines.saw(at, "match.pid", told.pid, "a process number from 1 to 4194303", "correct it")
     return Match(**given)
+
+
+def _user(at: Place, told: str | int, lines: Lines) -> dict[str, str | int]:
+    """A number is known here; a name's is looked up where the file is read."""
+    name = str(told)
+    if not name.isdecimal():
+        if not _USER.fullmatch(name):
+            lines.saw(at, "match.user", name, "a user's name or number; it is no pattern")
+        return {"user": name}
+    if int(name) > MAX_UID:
+        lines.saw(at, "match.user", name, f"a user's number up to {MAX_UID}")
+    return {"user": name, "uid": int(name)}
 
 
 def _pattern(at: Place, key: str, text: str, lines: Lines) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from nodeagent.discover.procs import Processes
 from nodeagent.discover.root import Root
+from nodeagent.discover.users import users
 
 
 @pytest.fixture
@@ -43,6 +44,38 @@ def test_finds_ourselves_with_title_and_threads(processes: Processes) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_the_user_is_the_effective_one_also_of_what_gives_up_root_later(
+    processes: Processes, as_root: None
+) -> None:
+    program = (
+        "import os, sys\nprint('up', flush=True)\nsys.stdin.readline()\n"
+        "os.seteuid(65534)\nprint('down', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        (one,) = processes.read([process.pid])
+        assert one.uid == 0
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "down\n"
+        (one,) = processes.read([process.pid])
+        assert one.uid == 65534
+        assert f"Uid:\t0\t{one.uid}" in pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        process.stdin.close()
+
+
+def test_names_of_users_are_those_of_the_file(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "passwd"
+    file.write_text(
+        "root:x:0:0::/root:/bin/sh\nllm:x:1001:1001:::\nllm:x:7:7:::\nodd:x:y:1:::\n+\n"
+    )
+    assert users(file) == {"root": 0, "llm": 1001}
+    assert users(tmp_path / "none") == {} and users()["root"] == 0
 
 
 def test_kernel_threads_only_if_asked_for(processes: Processes) -> None:

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.model.cgroup import container_of
-from nodeagent.model.placement import Match, ProcessState, Workload
-from nodeagent.place.match import MAX_EXPLAINED, claims, matches, unmatched
+from nodeagent.model.placement import Match, ProcessState, Sharing, Workload
+from nodeagent.place.match import (
+    MAX_EXPLAINED,
+    claims,
+    doubtful,
+    matches,
+    unmatched,
+    with_users,
+)
 
 ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"
 TITLES = ["", "VLLM::Worker_TP0", "VLLM::EngineCore", "python3 -m index", "sh"]
@@ -26,6 +33,8 @@ MATCHES = st.builds(
     pid=st.none() | st.integers(1, 4),
     container=st.none() | st.sampled_from([ID[:12], "*"]),
     parent=st.none() | st.sampled_from(["sh", "*"]),
+    user=st.none() | st.sampled_from(["0", "7"]),
+    uid=st.sampled_from([0, 7]),
 )
 
 
@@ -80,6 +89,55 @@ def test_more_criteria_fit_no_more(one: Match, two: Match, title: str, cgroup: s
         assert two == Match() or matches(two, about)
         for field in shared:
             assert matches(Match(**{field: getattr(one, field)}), about)
+
+
+def test_the_effective_user_is_one_criterion_more() -> None:
+    mine = dataclasses.replace(process(7, "vllm serve", "/", ""), uid=1001)
+    theirs = dataclasses.replace(process(8, "vllm serve", "/", ""), uid=1002)
+    by_number = Match(title="vllm*", user="1001", uid=1001)
+    assert matches(by_number, mine) and not matches(by_number, theirs)
+    # A name that is not known here is nobody's, root's neither.
+    root = dataclasses.replace(mine, uid=0)
+    assert not any(matches(Match(user="gone"), p) for p in (mine, theirs, root))
+    one = Workload(name="a", kind="custom", match=Match(title="vllm*", user="llm"), cpus=1)
+    other = Workload(name="b", kind="custom", match=Match(user="1", uid=1), cpus=1)
+    (known, kept) = with_users([one, other], {"llm": 1002, "1": 7})
+    assert known.match.uid == 1002 and kept.match.uid == 1
+    assert matches(known.match, theirs) and not matches(known.match, mine)
+    assert unmatched([one], ["a"], (mine, theirs)) == (
+        "no process matches: a (title 'vllm*' by itself: 2, user 'llm' by itself: none; no such "
+        "user is known here)",
+    )
+    alone = dataclasses.replace(one, match=Match(user="llm"))
+    assert unmatched([alone], ["a"], ()) == (
+        "no process matches: a (user 'llm'; no such user is known here)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("match", "doubted"),
+    [
+        (Match(title="x"), True),
+        (Match(cmdline="x", comm="x", parent="x"), True),
+        (Match(title="x", user="1", uid=1), False),
+        (Match(title="x", unit="x.service"), False),
+        (Match(title="x", cgroup="/system.slice"), False),
+        (Match(title="x", container="x"), False),
+        (Match(title="x", image="x"), False),
+        (Match(title="x", label="a=x"), False),
+        (Match(pid=7), False),
+    ],
+)
+def test_what_any_user_can_pass_for_is_told_where_it_is_exclusive(
+    match: Match, doubted: bool
+) -> None:
+    one = Workload(name="a", kind="custom", match=match, cpus=1)
+    said = doubtful([one])
+    assert len(said) == doubted
+    assert all("any user's process can pass for a and take its exclusive CPUs" in s for s in said)
+    assert doubtful([dataclasses.replace(one, sharing=Sharing.SHARED)]) == ()
+    many = [dataclasses.replace(one, name=f"w{i}") for i in range(MAX_EXPLAINED + 2)]
+    assert not doubted or " and 2 more and take" in doubtful(many)[0]
 
 
 @pytest.mark.parametrize("match", [Match(title="*"), Match(cmdline=""), Match(parent="*")])

@@ -99,7 +99,7 @@ l3 = "one"
 memory = { size = "1.5GiB", move = "migrate" }
 hugepages = { "1GiB" = "2GiB", "2MiB" = "4MiB" }
 rollback = true
-match = { container = "vllm-*", image = "vllm-openai", label = "tier=gold", parent = "tini *" }
+match = {container="vllm-*", image="vllm-openai", label="tier=gold", parent="tini *", user="llm"}
 [[workload.role]]
 name = "engine"
 cpus = 1
@@ -117,6 +117,7 @@ unit = "reasoning-0"
 near = "nvme:nvme0n1"
 memory = "migrate"
 match.unit = "index@0.service"
+match.user = 1001
 """
 
 
@@ -133,6 +134,7 @@ def test_units_roles_memory_and_containers() -> None:
         image="vllm-openai",
         label="tier=gold",
         parent="tini *",
+        user="llm",
     )
     assert (rank.memory_bytes, rank.memory_move, rank.rollback) == (3 << 29, "migrate", True)
     assert rank.hugepages == ((2 << 20, 4 << 20), (1 << 30, 2 << 30))
@@ -258,6 +260,18 @@ CASES = {
         4,
         "label: saw '=x', expected KEY=VALUE",
     ),
+    "user pattern": (
+        W + "cpus = 1\nmatch = {user = 'vllm*'}\n",
+        4,
+        "user: saw 'vllm*', expected a user's name or number; it is no pattern",
+    ),
+    "user number": (W + "cpus = 1\nmatch = {user = -1}\n", 4, "user: saw '-1', expected a user's"),
+    "user of nobody": (
+        W + "cpus = 1\nmatch = {user = 4294967295}\n",
+        4,
+        "user: saw '4294967295', expected a user's number up to 4294967294",
+    ),
+    "user is empty": (W + "cpus = 1\nmatch = {user = ''}\n", 4, "user is empty"),
     "pid": (W + "cpus = 1\nmatch = {pid = 0}\n", 4, "pid: saw 0, expected a process number"),
     "memory number": (
         W + "cpus = 1\nmemory = 7\nmatch = {comm = 'a'}\n",
@@ -580,6 +594,7 @@ CRITERIA = st.builds(
     image=st.none() | PATTERNS,
     label=st.none() | st.tuples(WORDS, PATTERNS).map("=".join),
     parent=st.none() | PATTERNS,
+    user=st.none() | st.sampled_from(["vllm", "svc-llm_1", "host$"]),
 ).filter(lambda match: match != Match())
 
 
