@@ -17,7 +17,7 @@ MAX_KEYS = 4096
 """Remembered (kind, subject) pairs; the oldest are forgotten first."""
 
 
-ALWAYS = ("config.", "daemon.", "guard.ready", "pin.drift", "pin.manual")
+ALWAYS = ("config.", "daemon.", "guard.ready", "pin.corrected", "pin.drift", "pin.manual")
 """Kinds that a person causes, or that come once for each author or actor: each is said."""
 
 

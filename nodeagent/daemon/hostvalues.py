@@ -62,6 +62,12 @@ def done(values: Mapping[Key, Set], result: Done) -> Mapping[Key, Set]:
     return {**values, key: new}
 
 
+def owed(values: Mapping[Key, Set], action: SetValue) -> bool:
+    """Whether that act is the correction of somebody's change."""
+    one = values.get((action.knob, action.subject))
+    return one is not None and one.correcting
+
+
 def numbered(values: Mapping[Key, Set], newest: int | None) -> Mapping[Key, Set]:
     """What is left alone since this turn, with the newest number of the journal."""
     if newest is None or all(v.manual is None or v.manual_id is not None for v in values.values()):
@@ -222,7 +228,7 @@ def _drifted(
         )
         return replace(one, manual="changed a second time", manual_ns=now_ns, suspect_ns=0)
     why = blocked(consent_of(action))
-    then = f"not corrected: {why}" if why is not None else "corrected once"
+    then = f"not corrected: {why}" if why is not None else "it is put right once"
     events.append(event("pin.drift", _name(key), Severity.WARNING, f"{what}; {then}", now_ns))
     return replace(one, corrected=True, correcting=True, suspect_ns=0)
 

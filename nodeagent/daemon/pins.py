@@ -9,7 +9,7 @@ from typing import assert_never
 from nodeagent.daemon import authors as authorship
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon import hostvalues
-from nodeagent.daemon.guard import Answer, Drift, Guard, Pin, ProcessKey
+from nodeagent.daemon.guard import UNKNOWN, Answer, Drift, Guard, Pin, ProcessKey
 from nodeagent.daemon.links import event
 from nodeagent.daemon.state import (
     CONNECTING,
@@ -60,16 +60,23 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
         match result.outcome:
             case Outcome.DONE:
                 failures.pop(failed, None)
+                kind, then = "pin.done", ""
                 if isinstance(action, SetValue) and action.knob in HOLDING:
+                    pins = (state.guard.pins.get(k) for k in _keys(state, action))
+                    kind, then = _what_for(next((p for p in pins if p and p.correcting), None))
                     state = _held(state, seen, action, at_ns)
                 elif isinstance(action, SetValue):
+                    if hostvalues.owed(state.values, action):
+                        kind, then = "pin.corrected", f": put right once after {UNKNOWN.name}"
                     state = replace(state, values=hostvalues.done(state.values, done))
                 if isinstance(action, SetValue | MigrateMemory):
-                    events.append(event("pin.done", subject, Severity.INFO, result.message, at_ns))
+                    text = f"{result.message}{then}"
+                    events.append(event(kind, subject, Severity.INFO, text, at_ns))
                     continue
                 key = action.target.pid, action.target.start_time
                 process = by_key.get(key)
                 before = _before(action, process)
+                kind, then = _what_for(state.guard.pins.get(key))
                 if process is not None:
                     tids = action.tids if isinstance(action, SetAffinity) else ()
                     state = replace(
@@ -84,10 +91,11 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
                     )
                 events.append(
                     event(
-                        "pin.done",
+                        kind,
                         subject,
                         Severity.INFO,
-                        f"{action.workload} (pid {key[0]}) is on {action.cpus}, was on {before}",
+                        f"{action.workload} (pid {key[0]}) is on {action.cpus}, was on {before}"
+                        + then,
                         at_ns,
                     )
                 )
@@ -123,6 +131,13 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
             case _:
                 assert_never(result.outcome)
     return replace(state, failures=failures)
+
+
+def _what_for(pin: Pin | None) -> tuple[str, str]:
+    """(kind of event, end of its sentence) of an act that was made: a pin, or a correction."""
+    if pin is None or not pin.correcting:
+        return "pin.done", ""
+    return "pin.corrected", f": put right once after {pin.corrected[-1]}"
 
 
 def _contested(guard: Guard, done: Done) -> tuple[Guard, Event] | None:
@@ -352,7 +367,7 @@ def _drift_event(
     match drift.answer:
         case Answer.CORRECT:
             blocked = blocked_by(Consent.THREADS, state, seen)
-            then = f"not corrected: {blocked}" if blocked else "corrected once"
+            then = f"not corrected: {blocked}" if blocked else "it is put right once"
             return event("pin.drift", subject, Severity.WARNING, f"{what}; {then}", now_ns)
         case Answer.REPORT:
             then = "the second change by that author is not corrected, the workload is manual"

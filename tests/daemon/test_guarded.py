@@ -62,7 +62,7 @@ def test_a_move_is_corrected_without_waiting_for_the_poll(node: Node, workers: W
     ready = node.event("guard.ready").message
     named = "stays unknown" not in ready
     who = "by an unknown author;" if not named else "by python3"
-    assert who in drift.message and drift.message.endswith("corrected once"), ready
+    assert who in drift.message and drift.message.endswith("it is put right once"), ready
     subprocess.run(mover, check=True)
     assert "second change" in node.event("pin.manual").message
     assert set(workers.masks().values()) == {frozenset({elsewhere})}

@@ -171,9 +171,14 @@ def test_set_back_it_is_corrected_once_then_reported() -> None:
     world.turn()
     assert world.mask() == "0,8" and acted(world)[3:] == ["irqbalance 60", "irq-affinity 60"]
     (drift,) = [e for e in world.events if e.kind == "pin.drift"]
-    assert "irq-affinity 60 was set from 0,8 to 10 by an unknown author; corrected once" in (
+    assert "irq-affinity 60 was set from 0,8 to 10 by an unknown author; it is put right once" in (
         drift.message
     )
+    world.turn()
+    (put,) = [e for e in world.events if e.kind == "pin.corrected"]
+    assert put.subject == "irq-affinity 60"
+    assert put.message.endswith("put right once after an unknown author")
+    assert world.events.index(put) > world.events.index(drift)
     world.somebody_sets("9")
     for _ in range(4):
         world.turn()

@@ -36,9 +36,12 @@ def test_pinned_drifted_corrected_once_then_reported(node: Node, workers: Worker
     assert (
         f"(pid {workers.pid}) were moved from {held.cpus_planned} to {elsewhere}" in drift.message
     )
-    assert drift.message.endswith("corrected once")
+    assert drift.message.endswith("it is put right once")
     workers.until(held.cpus_planned.ids)
     node.status_when(lambda s: s.held[0].held)
+    put = node.event("pin.corrected")
+    assert put.message.endswith("put right once after an unknown author"), put
+    assert [e.kind for e in node.events()].count("pin.done") == 1
 
     subprocess.run(["taskset", "-acp", str(elsewhere), str(workers.pid)], check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip

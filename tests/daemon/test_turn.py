@@ -444,7 +444,11 @@ def test_first_drift_is_corrected_second_reported() -> None:
     assert mask(world, 100) != "7" and len(world.acts) == 2
     (drift,) = [e for e in daemon.events if e.kind == "pin.drift"]
     assert "1 of 2 threads of w (pid 100) were moved" in drift.message
-    assert "to 7 by an unknown author; corrected once" in drift.message
+    assert "to 7 by an unknown author; it is put right once" in drift.message
+    (put,) = [e for e in daemon.events if e.kind == "pin.corrected"]
+    assert put.message.endswith(": put right once after an unknown author")
+    assert daemon.events.index(put) > daemon.events.index(drift)
+    assert daemon.kinds().count("pin.done") == 1, "of the pin, not of the correction"
     world.masks[100, 101] = CpuSet.of([6])
     for _ in range(5):
         daemon.turn()
@@ -637,7 +641,7 @@ def test_a_service_is_the_same_author_under_another_pid() -> None:
     world.masks[100, 100] = CpuSet.of([7])
     turns(daemon)
     assert mask(world, 100) != "7"
-    assert "by taskset (pid 4711, noisy.service); corrected once" in drifted(daemon).message
+    assert "by taskset (pid 4711, noisy.service); it is put right once" in drifted(daemon).message
     changed(daemon, 100, by="python3", by_pid=4712, unit="noisy.service", mask="7")
     world.masks[100, 100] = CpuSet.of([7])
     turns(daemon)
@@ -666,7 +670,7 @@ def test_a_thread_is_guarded_in_its_role() -> None:
     world.masks[100, 101] = main
     turns(daemon)
     assert "1 of 3 threads of w (pid 100) were moved" in drifted(daemon).message
-    assert "by tuned (pid 4711, user root); corrected once" in drifted(daemon).message
+    assert "by tuned (pid 4711, user root); it is put right once" in drifted(daemon).message
     assert world.masks[100, 101] == rest and world.masks[100, 100] == main
     assert len(world.acts) == acts + 1
     # Born where its creator is, with a role of its own: nobody moved it.
@@ -707,7 +711,7 @@ def test_an_old_change_is_not_blamed_for_a_new_one() -> None:
     assert "by tuned" in drifted(daemon).message and mask(world, 100) != "7"
     world.masks[100, 100] = CpuSet.of([7])
     turns(daemon)
-    assert "by an unknown author; corrected once" in drifted(daemon).message
+    assert "by an unknown author; it is put right once" in drifted(daemon).message
 
 
 def test_a_record_that_is_there_before_its_effect_waits_for_it() -> None:
@@ -728,7 +732,7 @@ def test_a_programs_own_change_is_no_persons() -> None:
     changed(daemon, 100, by="python3", by_pid=100, login=1000, mask="7")
     world.masks[100, 100] = CpuSet.of([7])
     turns(daemon)
-    assert "by its own program (python3); corrected once" in drifted(daemon).message
+    assert "by its own program (python3); it is put right once" in drifted(daemon).message
     assert mask(world, 100) != "7"
 
 

@@ -30,7 +30,7 @@ def judged(told: dict[str, Any]) -> None:
     assert "the author of a changed affinity is known by" in ready
     service = told["service"]
     assert "by taskset (pid " in service["first"] and ", noisy.service)" in service["first"]
-    assert service["first"].endswith("corrected once")
+    assert service["first"].endswith("it is put right once")
     assert "noisy.service); the second change by that author" in service["second"]
     assert service["masks"] == ["7"] != service["home"]
     person = told["person"]
