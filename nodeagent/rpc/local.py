@@ -1,7 +1,8 @@
 """NodeService on a Unix socket: what the daemon knows, asked by people and by programs.
 
-The file's mode decides who may ask (0660, group `nodeagent` where it exists): gRPC shows a service
-no peer credentials. Nothing here changes the node.
+The file's mode decides who may ask (0660, group `nodeagent` where it exists, and by an ACL group
+`nodeagent-admin`: who may act may look): gRPC shows a service no peer credentials. Nothing here
+changes the node.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from nodeagent.api.v1 import node_pb2, node_pb2_grpc
 from nodeagent.errors import NodeagentError, UnavailableError
 from nodeagent.model.event import Event
 from nodeagent.rpc import options, wire
+from nodeagent.rpc.access import let_group
 from nodeagent.rpc.source import StatusSource
 from nodeagent.rpc.wire import Message
 
 GROUP = "nodeagent"
+ADMIN_GROUP = "nodeagent-admin"
 MODE = 0o660
 MIN_INTERVAL_S = 0.1
 """Least time between two messages of a Watch."""
@@ -180,6 +183,9 @@ async def serve_local(
         with contextlib.suppress(KeyError, PermissionError):
             os.chown(fresh, -1, grp.getgrnam(group).gr_gid)
         fresh.chmod(MODE)
+        # A file system without ACLs: root and `group` it is.
+        with contextlib.suppress(KeyError, OSError):
+            let_group(fresh, grp.getgrnam(ADMIN_GROUP).gr_gid)
         fresh.rename(path)
     except (RuntimeError, OSError) as error:
         await server.stop(None)
