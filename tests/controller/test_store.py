@@ -86,6 +86,9 @@ def test_a_fault_of_the_writer_is_told_to_all_who_wait(tmp_path: pathlib.Path) -
                 await one
         with pytest.raises(StoreError, match="own fault"):
             await (await store.greet(caller(2)))
+        # Those who wait are told first.
+        while not told:
+            await asyncio.sleep(0.005)
         assert store.failed and len(told) == 1
         # Reads stay, and nothing of the failed transaction is there.
         assert [n.hostname for n in await store.nodes()] == ["n1"]

@@ -115,25 +115,26 @@ def test_killed_at_every_step(which: str, box: Box, tmp_path: Path, open_actor: 
 
 
 def test_a_call_that_outlives_its_actor_is_waited_for(
-    box: Box, tmp_path: Path, open_actor: Opener
+    box: Box, tmp_path: Path, open_actor: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The actor is killed while the runtime's update is stopped just after its start; the next one
     begins, and only then the update goes on."""
+    stopping = tmp_path / "runc"
+    stop = 'case "$*" in *update*) kill -STOP $$;; esac'
+    stopping.write_text(f'#!/bin/sh\n{stop}\nexec {calls.find("runc")} "$@"\n')
+    stopping.chmod(0o755)
     child = os.fork()
     if child == 0:
+        monkeypatch.setattr(calls, "find", lambda name, folders=(): str(stopping))
         with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
             actor.perform(to(box, last()), ME)
         os._exit(0)
-    call = 0
-    while not call:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
-                if {b"update", box.number.encode()} <= {*path.read_bytes().split(b"\0")}:
-                    call = int(path.parent.name)
-                    os.kill(call, signal.SIGSTOP)
+    while not (call := stopped(b"update", box.number.encode())):
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended without a call"
+        time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert box.raw() != last(), "it was stopped too late to say anything"
+    assert box.raw() != last()
     going_on = threading.Timer(0.3, os.kill, (call, signal.SIGCONT))
     going_on.start()
     with open_actor(tmp_path, allow=ALLOW, runtimes=RUNC) as actor:
@@ -144,6 +145,17 @@ def test_a_call_that_outlives_its_actor_is_waited_for(
         assert entry.state == "done"
         actor.undo(None, ME)
     assert box.raw() == every()
+
+
+def stopped(*words: bytes) -> int:
+    """The process with these arguments that has stopped itself; 0: none has yet."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if {*words} <= {*path.read_bytes().split(b"\0")}:
+                state = path.with_name("stat").read_text().rpartition(")")[2].split()[0]
+                if state == "T":
+                    return int(path.parent.name)
+    return 0
 
 
 def test_a_call_that_never_ends_is_told_and_leaves_the_act_open() -> None:
