@@ -445,14 +445,27 @@ class Loop:
 
     async def _store(self, events: tuple[Event, ...]) -> None:
         levels = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING}
-        for said in await self._log.record(self._link, events):
+        numbered = await self._log.record(self._link, events)
+        for said in numbered or events:
             level = levels.get(said.severity, logging.INFO)
-            log.log(level, "event seq=%d kind=%s: %s", said.seq, said.kind, said.message)
+            # What a full disk keeps waiting is said now: it may be lost, and is said again with
+            # its number once it is stored.
+            seq = str(said.seq) if numbered else "none (not stored yet)"
+            log.log(level, "event seq=%s kind=%s: %s", seq, said.kind, said.message)
         self._source.wake()
 
     def _publish(self, seen: Seen, decisions: Decisions) -> None:
         status = self._status(seen, decisions)
         self._source.publish(status, None if self._snapshot is None else self._snapshot.topology)
+
+    def _unstored(self) -> list[str]:
+        """What a disk refuses: the events that say so are themselves only in memory."""
+        spool = self._log.trouble if self._link is None else self._link.trouble
+        kept = (
+            ("events are kept in memory only", spool),
+            ("what a restart would need is not on disk", self._memory.trouble),
+        )
+        return [f"{what}: {why}" for what, why in kept if why is not None]
 
     def _status(self, seen: Seen | None, decisions: Decisions | None = None) -> NodeStatus:
         spool = self._log.spool
@@ -476,7 +489,9 @@ class Loop:
             started_ns=self._started_ns,
             at_ns=time.time_ns(),
             turns=state.turns,
-            sentence=decisions.sentence if decisions is not None else "starting",
+            sentence="; ".join(
+                (decisions.sentence if decisions is not None else "starting", *self._unstored())
+            ),
             verdict=state.verdict,
             findings=state.findings,
             placement=state.placement,

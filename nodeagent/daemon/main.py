@@ -13,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import asyncio
+import contextlib
 import fcntl
 import logging
 import sys
@@ -87,14 +88,28 @@ async def _run(path: Path | None, host: str | None) -> None:
         Root.open(host).close()
     setup = set_up(path, doors)
     logging.getLogger("nodeagentd").info("%s", told(path))
-    lock = take_lock(setup.run_dir / "daemon.lock", "nodeagentd")
+    locks = [take_lock(setup.run_dir / "daemon.lock", "nodeagentd")]
     try:
+        locks += _state_lock(Path(setup.loaded.config.daemon.state_dir))
         await Loop(path, setup, doors, notifier()).run()
     finally:
-        os.close(lock)
+        for lock in locks:
+            os.close(lock)
 
 
-def take_lock(path: Path, who: str) -> int:
+def _state_lock(state_dir: Path) -> list[int]:
+    """The lock of what is remembered: of two daemons with one memory each would forget whose
+    changes the other one respects. Raises UnavailableError when another holds it. Nothing where
+    the folder cannot be written: that costs the memory, and not the watch."""
+    try:
+        return [take_lock(state_dir / "state.lock", "nodeagentd", "state_dir")]
+    except UnavailableError as error:
+        if isinstance(error.__cause__, BlockingIOError):
+            raise
+        return []
+
+
+def take_lock(path: Path, who: str, setting: str = "run_dir") -> int:
     """The descriptor of a lock that one process may hold; the file names its pid.
 
     Raises UnavailableError when another holds it, or when the folder cannot be written.
@@ -105,7 +120,7 @@ def take_lock(path: Path, who: str) -> int:
     except OSError as error:
         raise UnavailableError(
             f"{path}: {error.strerror}, expected a folder this user may write to",
-            "start it as its own user (systemctl start nodeagentd), or set [daemon] run_dir",
+            f"start it as its own user (systemctl start nodeagentd), or set [daemon] {setting}",
         ) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -116,12 +131,15 @@ def take_lock(path: Path, who: str) -> int:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(fd)
         raise UnavailableError(
-            f"{who} runs already in {path.parent} (pid {holder})",
+            f"{who} runs already {'with' if setting == 'state_dir' else 'in'} {path.parent} "
+            f"(pid {holder})",
             f"stop it first (kill {holder}, or systemctl stop {who}), or set another "
-            "[daemon] run_dir",
+            f"[daemon] {setting}",
         ) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    # Who holds it is for people to read; on a full disk it locks all the same.
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
 
 
