@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from nodeagent.errors import ActError, ParseError, RightsError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.managers import manager_of
-from nodeagent.pin import groups, survey
+from nodeagent.pin import groups, survey, unitfiles
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.proc import Thread
 from nodeagent.pin.step import step
@@ -34,7 +34,6 @@ SYSTEMD = "org.freedesktop.systemd1"
 MANAGER = "/org/freedesktop/systemd1"
 RUNTIME = Path("/run/systemd/system.control")
 TRANSIENT = Path("/run/systemd/transient")
-PERSISTENT = Path("/etc/systemd/system.control")
 SETTLE_S = 2.0
 """systemd answers before it has written the cgroup."""
 MAX_CPUS = 8192
@@ -78,6 +77,8 @@ class Unit:
     cgroup: str | None
     transient: bool
     ids: CpuSet | None
+    at: str
+    """Its object on the bus."""
 
 
 class UnitProperty:
@@ -93,7 +94,8 @@ class UnitProperty:
     # What Values asks for.
 
     def check(self, subject: str, value: str) -> None:
-        """A unit's name and a list; none of the units that are the host itself."""
+        """A unit's name and a list; none of the units that are the host itself, or that somebody
+        else places; nothing that a file of somebody's says otherwise."""
         if not _NAME.fullmatch(subject):
             raise ActError(f"{subject[:80]!r} is no name of a service, scope or slice")
         if _HOST.fullmatch(subject):
@@ -103,10 +105,17 @@ class UnitProperty:
                 f"{subject} belongs to a container runtime or scheduler, which would undo it",
                 "place it through that runtime; nodeagent leaves it alone",
             )
-        if Value.parse(value).ids is None or Value.parse(value) != Value(
-            ids=Value.parse(value).ids, drop_in=False
-        ):
+        ids = Value.parse(value).ids
+        if ids is None or Value.parse(value) != Value(ids=ids):
             raise ActError(f"{subject}: {value[:80]!r} is no list", "nodeagentctl place plan")
+        unit = self._unit(subject)
+        manager = manager_of(unit.cgroup or "")
+        if manager is not None:
+            raise ActError(
+                f"{unit.name} is in cgroup {unit.cgroup!r}, which {manager.name} owns and places",
+                manager.instead,
+            )
+        self._check_files(unit, ids)
 
     def same(self, one: str, other: str) -> bool:
         """As sets; how they came to be set is no difference."""
@@ -197,6 +206,7 @@ class UnitProperty:
             cgroup=cgroup if isinstance(cgroup, str) and cgroup else None,
             transient=bus.get(path, general, "Transient") is True,
             ids=_ids(ids, self._name),
+            at=path,
         )
 
     def _path(self, folder: Path, subject: str) -> Path:
@@ -206,18 +216,6 @@ class UnitProperty:
         return self._path(TRANSIENT if unit.transient else RUNTIME, unit.name)
 
     def _check(self, unit: Unit, wanted: CpuSet) -> None:
-        manager = manager_of(unit.cgroup or "")
-        if manager is not None:
-            raise ActError(
-                f"{unit.name} is in cgroup {unit.cgroup!r}, which {manager.name} owns and places",
-                manager.instead,
-            )
-        foreign = self._foreign(unit)
-        if foreign is not None:
-            raise ActError(
-                f"{foreign} sets {self._name}= and would win at the next daemon-reload",
-                f"set {wanted} there, or take the line out",
-            )
         if unit.cgroup is None:
             return
         group = groups.folder(unit.cgroup)
@@ -242,21 +240,37 @@ class UnitProperty:
                 "nodeagentctl place plan, on the machine as it is now",
             )
 
-    def _foreign(self, unit: Unit) -> Path | None:
-        """A file of somebody's that is read after ours, or in its place."""
-        ours = self._drop_in(unit)
-        found: list[Path] = []
-        for folder in (PERSISTENT, Path("/etc/systemd/system"), Path("/run/systemd/system")):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found += (folder / f"{unit.name}.d").iterdir()
-        return next((p for p in sorted(found) if p.name >= ours.name and self._sets(p)), None)
-
-    def _sets(self, path: Path) -> bool:
-        try:
-            text = path.read_bytes()[: 1 << 16]
-        except OSError:
-            return False
-        return re.search(rf"^\s*{self._name}\s*=".encode(), text, re.M) is not None
+    def _check_files(self, unit: Unit, wanted: CpuSet) -> None:
+        """Raises ActError where what somebody wrote into a file says otherwise."""
+        bus, ours = self._connect(), self._drop_in(unit)
+        told = bus.get(unit.at, f"{SYSTEMD}.Unit", "DropInPaths")
+        read = [p for p in _paths(told if isinstance(told, list) else []) if p != ours]
+        every = [p for p in unitfiles.drop_ins(unit.name, read) if p != ours]
+        later = unitfiles.setting(self._name, (p for p in every if p.name >= ours.name))
+        if later is not None:
+            raise ActError(
+                f"{later.path} sets {self._name}= and would win at the next daemon-reload",
+                f"set {wanted} there, or take the line out",
+            )
+        files = (*_paths([bus.get(unit.at, f"{SYSTEMD}.Unit", "FragmentPath")]), *every)
+        theirs = unitfiles.setting(self._name, files)
+        if theirs is not None and theirs.text and not (theirs.ids and wanted <= theirs.ids):
+            raise ActError(
+                f"{theirs.path} sets {self._name}={theirs.text[:80]}, and {wanted} is not within "
+                "it; what a file of somebody's says is not overruled",
+                f"set {wanted} there, or take the line out; or name some of its CPUs by cpu_list",
+            )
+        if self._moves_memory or not unit.name.endswith(".service"):
+            return
+        bound = _ids(bus.get(unit.at, f"{SYSTEMD}.Service", "CPUAffinity"), "CPUAffinity")
+        if bound is None or wanted <= bound:
+            return
+        line = unitfiles.setting("CPUAffinity", files)
+        raise ActError(
+            f"{line.path if line else unit.name} sets CPUAffinity={bound}, and {wanted} is not "
+            "within it; what a file of somebody's says is not overruled",
+            "take the line out and restart the unit, or name some of its CPUs by cpu_list",
+        )
 
     def _set(self, unit: Unit, ids: CpuSet | None) -> None:
         from dbus_fast import Variant
@@ -281,6 +295,10 @@ class UnitProperty:
                     "journalctl -u init.scope tells why systemd could not set it",
                 )
             time.sleep(0.02)
+
+
+def _paths(values: Iterable[object]) -> tuple[Path, ...]:
+    return tuple(Path(value) for value in values if isinstance(value, str) and value)
 
 
 def _ids(value: object, name: str) -> CpuSet | None:

@@ -69,6 +69,11 @@ def why_not(
         return f"no consent for acts of class {missing[0]}, which a partition needs"
     if not facts.controller:
         return "the cpuset controller is off at the root of cgroup v2"
+    if hold.holder is Holder.UNIT:
+        return (
+            f"the cgroup of {hold.subject} is systemd's to write, and its processes are not moved "
+            f"out of it; {INSTEAD}"
+        )
     if hold.holder is not Holder.CPUSET:
         return f"a process of a unit, a login or a container is not moved out of it; {INSTEAD}"
     return None

@@ -64,6 +64,13 @@ class Process(Protocol):
 Make = Callable[..., Process]
 
 
+def steps(most: int) -> range:
+    """The steps to be killed at: all, or those that NODEAGENT_KILL_STEPS names (`11-20`), where an
+    emulated machine would take hours for all."""
+    first, _, last = os.environ.get("NODEAGENT_KILL_STEPS", f"1-{most - 1}").partition("-")
+    return range(int(first), min(most, int(last or most) + 1))
+
+
 def killed_at(step: int, work: Callable[[], object]) -> bool:
     """Does the work in a child that ends itself by SIGKILL at that step; False: it got through."""
     child = os.fork()

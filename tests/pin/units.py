@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.errors import ActError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.pin import groups
 
@@ -49,6 +50,8 @@ class Unit:
 
     @property
     def pid(self) -> int:
+        if self.name.endswith(".scope"):
+            return int((self.folder / "cgroup.procs").read_text())
         return int(systemctl("show", "-p", "MainPID", "--value", self.name))
 
     @property
@@ -82,7 +85,7 @@ class Unit:
 
     def wait(self) -> None:
         for _ in range(600):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, ActError):
                 if set(self.masks()) == {"inside", "across", "free", "main"}:
                     return
             time.sleep(0.05)
@@ -91,18 +94,25 @@ class Unit:
 
 @contextlib.contextmanager
 def unit(kind: str) -> Iterator[Unit]:
-    """plain: from a file; limited: its file says AllowedCPUs=1-3; transient: of systemd-run."""
+    """plain: from a file; limited: its file says AllowedCPUs=1-3; transient: of systemd-run; scope:
+    of systemd-run --scope."""
     if Path("/proc/1/comm").read_text().strip() != "systemd" or os.geteuid() != 0:
         pytest.skip("needs root and systemd as process 1: tests/vm runs it in a machine")
     if not (groups.MOUNT / "cgroup.controllers").exists() or (os.cpu_count() or 0) < 4:
         pytest.skip("needs cgroup v2 and four CPUs: tests/vm runs it in a machine")
-    one = Unit(f"nodeagent-test-{os.getpid()}-{kind}.service")
+    suffix = "scope" if kind == "scope" else "service"
+    one = Unit(f"nodeagent-test-{os.getpid()}-{kind}.{suffix}")
+    program: subprocess.Popen[bytes] | None = None
     file = Path("/run/systemd/system") / one.name
     script = Path(f"/run/nodeagent-test-{os.getpid()}.py")
     script.write_text(SCRIPT)
     if kind == "transient":
         subprocess.run(
             ["systemd-run", f"--unit={one.name}", "--quiet", "/usr/bin/python3", script], check=True
+        )
+    elif kind == "scope":
+        program = subprocess.Popen(
+            ["systemd-run", "--scope", f"--unit={one.name}", "--quiet", "/usr/bin/python3", script]
         )
     else:
         limit = "AllowedCPUs=1-3\n" if kind == "limited" else ""
@@ -115,6 +125,8 @@ def unit(kind: str) -> Iterator[Unit]:
         yield one
     finally:
         subprocess.run(["systemctl", "stop", one.name], check=False, capture_output=True)
+        if program is not None:
+            program.wait()
         file.unlink(missing_ok=True)
         script.unlink()
         for left in one.files():

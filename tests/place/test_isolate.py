@@ -137,7 +137,7 @@ def test_what_is_so_already_is_left() -> None:
 @pytest.mark.parametrize(
     ("cgroup", "consents", "facts", "words"),
     [
-        ("/system.slice/a.service", ALL, host("a"), "is not moved out of it"),
+        ("/system.slice/a.service", ALL, host("a"), "cgroup of a.service is systemd's to write"),
         ("/user.slice/user-0.slice/session-3.scope", ALL, host("a"), "is not moved out of it"),
         (f"/docker/{'a' * 64}", ALL, host("a"), "is not moved out of it"),
         ("/slurm/uid_1/job_7", ALL, host("a"), "is not moved out of it"),
