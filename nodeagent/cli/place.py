@@ -107,17 +107,18 @@ def place() -> None:
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 1 when the plan is not empty.")
 @click.option(
     "--container",
-    metavar="[WORKLOAD]",
+    metavar="[WORKLOAD,...]",
     is_flag=False,
     flag_value=EVERY,
     shell_complete=complete_workload,
-    help="Print how to launch it (or each) as a container or unit there.",
+    help="Print how to launch it (or each) there, by the runtime that runs it.",
 )
 @click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
     multiple=True,
-    help="With --container: only for that one; may be repeated [default: all].",
+    help="With --container: for that one; may be repeated [default: what runs the workload, else "
+    "what its match or this machine has].",
 )
 @click.pass_obj
 def plan(
@@ -151,7 +152,7 @@ def plan(
     if container is not None:
         from nodeagent.cli.launch import show
 
-        show(invocation, found, None if container == EVERY else container, runtime or RUNTIMES)
+        show(invocation, found, None if container == EVERY else container, runtime)
         return EXIT_DONE
     with even_unheard():
         if invocation.output != "table":

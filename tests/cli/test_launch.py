@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import socket
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from nodeagent.cli.launch import runtime_of
 from nodeagent.cli.render.launch import Launch, snippet
+from nodeagent.model.cgroup import container_of
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Match, Placed, Sharing
+from nodeagent.model.placement import Match, Placed, ProcessState, Sharing
 from tests.cli.conftest import Site
 
 PLACED = Placed(
@@ -161,13 +164,20 @@ def test_the_command_prints_what_is_asked_for(site: Site) -> None:
     mount = f"type=bind,source={site.folder}/run/ring.sock"
     assert any(w.startswith(mount) for w in found)
     every = site.ctl("place", "plan", "--container")
-    for head in ("with docker", "with podman", "with compose", "with kubernetes", "with systemd"):
-        assert every.stdout.count(head) == 2, head
-    body = json.loads(site.ctl("-o", "json", "place", "plan", "--container", "two").stdout)
+    here = "podman" if shutil.which("podman") or not shutil.which("docker") else "docker"
+    heads = [line for line in every.stdout.splitlines() if re.match(r"# (one|two) ", line)]
+    assert len(heads) == 2 and all(f"with {here}:" in head for head in heads), heads
+    assert f"one: {here}, " in every.stderr and "--runtime chooses another" in every.stderr
+    both = site.ctl("place", "plan", "--container", "two,one", "--runtime", "compose")
+    assert both.stdout.count("with compose") == 2 and not both.stderr
+    body = json.loads(
+        site.ctl("-o", "json", "place", "plan", "--container", "two", "--runtime", "systemd",
+                 "--runtime", "docker").stdout
+    )  # fmt: skip
     assert body["schema"] == "nodeagent.placement/v1"
-    assert {(s["workload"], s["runtime"]) for s in body["launch"]} == {
-        ("two", r) for r in ("docker", "podman", "compose", "kubernetes", "systemd")
-    }
+    assert [(s["workload"], s["runtime"]) for s in body["launch"]] == [
+        ("two", "systemd"), ("two", "docker")
+    ]  # fmt: skip
     strange = site.ctl("place", "plan", "--container", "three")
     assert strange.returncode == 64 and "it has: one, two" in strange.stderr
     lost = site.ctl("place", "plan", "--runtime", "podman")
@@ -176,6 +186,60 @@ def test_the_command_prints_what_is_asked_for(site: Site) -> None:
     refused = site.ctl("place", "plan", "--container", "huge")
     assert refused.returncode == 3 and "is refused" in refused.stderr
     assert "it would fit if" in refused.stderr
+
+
+ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"
+PODMAN = f"/machine.slice/libpod-{ID}.scope"
+POD = (
+    "/kubepods.slice/kubepods-pod0b4d5c8a_1111_2222_3333_444455556666.slice/"
+    f"cri-containerd-{ID}.scope"
+)
+
+
+@pytest.mark.parametrize(
+    ("match", "cgroup", "tools", "expected"),
+    [
+        (Match(title="x"), PODMAN, ("docker",), ("podman", "which runs it (4f797c539e6c)")),
+        (Match(title="x"), f"/docker/{ID}", ("podman",), ("docker", "which runs it")),
+        (
+            Match(title="x"),
+            f"/machine.slice/libpod_pod_{ID}.slice/libpod-{ID}.scope",
+            (),
+            ("podman", "which runs it"),
+        ),
+        (
+            Match(title="x"),
+            "/user.slice/user-1000.slice/user@1000.service",
+            ("docker",),
+            ("docker", "installed"),
+        ),
+        (Match(title="x"), POD, ("podman",), ("kubernetes", "it runs in a pod")),
+        (Match(label="io.kubernetes.pod.name=x"), None, ("podman",), ("kubernetes", "label")),
+        (Match(title="x"), "/system.slice/x.service", ("podman",), ("systemd", "(x.service)")),
+        (Match(unit="x.service"), None, ("podman",), ("systemd", "its match names a unit")),
+        (Match(container="x"), None, ("docker",), ("docker", "which is installed here")),
+        (Match(title="x"), "/user.slice", ("podman", "docker"), ("podman", "installed")),
+        (Match(title="x"), None, (), ("podman", "none was found here")),
+    ],
+)
+def test_the_runtime_is_that_which_runs_it(
+    match: Match, cgroup: str | None, tools: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    processes = () if cgroup is None else (in_cgroup(cgroup),)
+    runtime, why = runtime_of(replace(PLACED, match=match), processes, tools)
+    assert runtime == expected[0] and expected[1] in why
+
+
+def in_cgroup(cgroup: str) -> ProcessState:
+    return ProcessState(
+        pid=7,
+        start_time=1,
+        comm="x",
+        title="x",
+        cgroup=cgroup,
+        threads=(),
+        container=container_of(cgroup),
+    )
 
 
 def test_podman_runs_it_as_printed(site: Site, podman_image: str) -> None:
