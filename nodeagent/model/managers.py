@@ -54,9 +54,13 @@ LSF = Manager(
     name="LSF",
     instead='ask for them there, by bsub -R "affinity[core(N):cpubind=numa:membind=localprefer]"',
 )
+_SLURM = re.compile(
+    r"(?:^|/)slurm(?:_[^/]*|d\.service)?(?:/|$)|slurmstepd\.scope(?:/|$)|/job_\d+/step_",
+    re.IGNORECASE,
+)
 _FOUND = (
     (re.compile("kubepods"), KUBELET),
-    (re.compile(r"(?:^|/)(?:slurm|slurmstepd)[^/]*|/job_\d+(?:/|$)", re.IGNORECASE), SLURM),
+    (_SLURM, SLURM),
     (re.compile(r"/htcondor(?:/|$)|/condor_[^/]*slot\d+(?:_\d+)?(?:@[^/]*)?(?:/|$)"), CONDOR),
     (re.compile(r"/pbs_jobs\.service(?:/|$)|/pbs(?:pro|_jobs)(?:\.slice)?(?:/|$)"), PBS),
     (re.compile(r"/nomad(?:\.slice)?/|/nomad\.slice$"), NOMAD),

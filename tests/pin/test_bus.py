@@ -16,6 +16,7 @@ from dbus_fast import Message, MessageType
 from nodeagent.errors import ActError, NodeagentError, RightsError, UnavailableError, visible
 from nodeagent.pin.affinity import GoneError
 from nodeagent.pin.bus import MAX_TEXT, Bus
+from nodeagent.pin.timeleft import TimeLeft
 
 DBUS = "org.freedesktop.DBus"
 
@@ -180,6 +181,15 @@ def test_a_silent_peer_is_not_waited_for(
 ) -> None:
     with pytest.raises(ActError, match=r"not answered within 0.3 s"):
         ask(tmp_path / "s", peer, 0.3)
+
+
+def test_a_call_has_no_more_than_what_is_left_of_its_step(tmp_path: Path) -> None:
+    peer, left = Peer(tmp_path / "s", silent_later), TimeLeft(0.3)
+    try:
+        with left.step(), pytest.raises(ActError, match=r"not answered within 0\.[23]\d* s"):
+            Bus(peer.address, 60.0, left).call("/", "a.b", "C", returns="s")
+    finally:
+        peer.close()
 
 
 HOSTILE: dict[str, Callable[[socket.socket], None]] = {
