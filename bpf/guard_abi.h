@@ -46,7 +46,7 @@ struct ng_said {
 struct ng_watch {
 	uint64_t armed[32];     /* CPUs on which the programs do anything at all; by the reader */
 	uint32_t generation;    /* by the reader, before it looks at the processes itself; from 1 */
-	uint32_t watching;      /* processes in the table; by the reader */
+	uint32_t watching;      /* processes in the table, and 1 where programs to come are awaited; by the reader */
 	uint32_t own[4];        /* tgids whose changes are our own; by the loader */
 	uint32_t tgids[1024];   /* open addressing: 0 empty, 0xffffffff removed; by the reader */
 	uint16_t slot_of[1024]; /* of the tgid at the same index */

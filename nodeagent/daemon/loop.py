@@ -287,7 +287,7 @@ class Loop:
         if self._probe is not None:
             self._probe.watch(decisions.watch)
         if self._guard is not None:
-            self._guard.watch(decisions.masks)
+            self._guard.watch(decisions.masks, awaiting=bool(self._setup.workloads))
         self._cpusets.watch(frozenset(p.cgroup for p in self._guarded() if p.cgroup))
         self._record(decisions.events)
         self._publish(seen, decisions)

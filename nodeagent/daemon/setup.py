@@ -113,8 +113,9 @@ class Notices(Protocol):
     def fileno(self) -> int | None:
         """Readable when something came."""
 
-    def watch(self, masks: Mapping[int, CpuSet | None]) -> None:
-        """Exactly these processes: pid -> where its threads belong; None: anywhere."""
+    def watch(self, masks: Mapping[int, CpuSet | None], *, awaiting: bool) -> None:
+        """Exactly these processes: pid -> where its threads belong; None: anywhere. `awaiting`:
+        programs that begin are told while there are none, too."""
 
     def take(self) -> Noticed:
         """What came since last asked; to be called before the processes are looked at."""

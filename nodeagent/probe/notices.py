@@ -110,6 +110,10 @@ class Watch:
             self._watch.tgids[index] = 0
         self._watch.watching = 0
 
+    def awaited(self, more: int) -> None:
+        """Programs that strangers begin are told too: a process to come may be one to guard."""
+        self._watch.watching += more
+
     def next_look(self) -> None:
         """What happens from now on is told anew."""
         self._watch.generation = self._watch.generation + 1 & 0xFFFFFFFF or 1
@@ -151,6 +155,7 @@ class Notices:
         self.refused: tuple[str, ...] = tuple(description.get("refused", ()))
         """Why not, by each way that was tried."""
         self.left_out = 0
+        self._awaiting = False
         self._slots: dict[int, tuple[int, int, CpuSet | None]] = {}
         """pid -> slot, start, mask."""
         self._free = list(range(watch.slots)) if watch is not None else []
@@ -189,11 +194,15 @@ class Notices:
         """Readable when something came; None: nothing ever comes."""
         return None if self._ring is None else self._ring.fileno()
 
-    def watch(self, masks: Mapping[int, CpuSet | None]) -> None:
-        """Exactly these processes: pid -> where its threads belong; None: anywhere."""
+    def watch(self, masks: Mapping[int, CpuSet | None], *, awaiting: bool = False) -> None:
+        """Exactly these processes: pid -> where its threads belong; None: anywhere. `awaiting`:
+        others may come, so a program that begins is told though there is nothing to guard yet."""
         watch = self._watch
         if watch is None:
             return
+        if awaiting != self._awaiting:
+            watch.awaited(1 if awaiting else -1)
+            self._awaiting = awaiting
         for pid in [pid for pid in self._slots if pid not in masks]:
             watch.remove(pid)
             self._free.append(self._slots.pop(pid)[0])

@@ -6,13 +6,16 @@ on a machine that has a CPU to spare, and tells of one that has not.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from row import Row, quantile
 
@@ -21,6 +24,7 @@ from nodeagent.model.notice import Kind
 from nodeagent.probe import guarding
 from nodeagent.probe.notices import Notices
 
+BIN = pathlib.Path(sys.executable).parent
 TARGET_MS = 50
 FORKS = "import os, sys\nfor _ in range(int(sys.argv[1])):\n    pid = os.fork()\n    if not pid:\n        os._exit(0)\n    os.waitpid(pid, 0)"  # noqa: E501
 BIRTHS = """
@@ -46,6 +50,8 @@ def rows(quick: bool) -> Iterator[Row]:
         notices.close()
         guarding.unload()
     yield from costs(500 if quick else 2000, 3 if quick else 7)
+    with tempfile.TemporaryDirectory(prefix="ndb-") as folder:
+        yield put_right(pathlib.Path(folder), 10 if quick else 40)
 
 
 def latencies(notices: Notices, times: int) -> Iterator[Row]:
@@ -101,6 +107,80 @@ def waited(notices: Notices, kind: Kind) -> list[float]:
             if kind in found.kinds and found.first_ns is not None:
                 return [(now - found.first_ns) / 1e6]
     return []
+
+
+def put_right(folder: pathlib.Path, times: int) -> Row:
+    """From a stranger's sched_setaffinity until the mask is back, through daemon and actor: the
+    turn that sees it, the journal asked whether a person undid it, the act. One process each time,
+    for of each author one change is put right; the poll comes once a minute."""
+    name, here = "guard.put_right", sorted(os.sched_getaffinity(0))
+    if os.geteuid() != 0 or len(here) < 2:
+        return Row(name=name, value=None, unit="ms", note="needs root and two CPUs")
+    run_dir = folder / "run"
+    (folder / "n.toml").write_text(
+        f'daemon.run_dir = "{run_dir}"\ndaemon.state_dir = "{folder / "state"}"\n'
+        "daemon.interval_s = 60.0\npin.allow = ['threads']\npin.auto = ['threads']\n"
+        'place.workloads = "w.toml"\nprobe.enabled = true\n'
+    )
+    (folder / "w.toml").write_text(
+        '[[workload]]\nname = "w"\nkind = "custom"\ncpus = 1\nsharing = "shared"\n'
+        f'match = {{ cmdline = "{folder.name}$" }}\n'
+    )
+    found: list[float] = []
+    with contextlib.ExitStack() as stack:
+        for argv in (
+            ["nodeagent-actor", "--run-dir", run_dir, "--state-dir", folder / "a",
+             "--allow", "threads"],
+            ["nodeagentd", "--config", folder / "n.toml"],
+        ):  # fmt: skip
+            stack.callback(ended, started(BIN / str(argv[0]), *argv[1:]))
+            time.sleep(1.5)
+        for _ in range(times):
+            code = "import time\nwhile True: time.sleep(.001)"
+            one = started(sys.executable, "-c", code, folder.name)
+            if until(lambda masks: len(masks) == 1, one.pid):
+                home = os.sched_getaffinity(one.pid)
+                # The turns of the beginning are over, as a rule.
+                time.sleep(1.0)
+                began = time.monotonic()
+                os.sched_setaffinity(one.pid, {here[0] if here[0] not in home else here[-1]})
+                if until(home.__eq__, one.pid):
+                    found.append((time.monotonic() - began) * 1e3)
+            ended(one)
+    return Row(
+        name=name,
+        value=round(quantile(found, 0.99), 1) if found else None,
+        unit="ms",
+        note=f"p99 of {len(found)} of {times}; p50 {quantile(found, 0.5):.1f}"
+        if found
+        else "nothing was put right",
+    )
+
+
+def started(*argv: object) -> subprocess.Popen[bytes]:
+    """Without a word."""
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen([str(a) for a in argv], stdout=quiet, stderr=quiet)
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """By SIGTERM, else by SIGKILL."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def until(holds: Callable[[set[int]], bool], pid: int) -> bool:
+    """Looks at its mask every 0.2 ms, for ten seconds."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if holds(os.sched_getaffinity(pid)):
+            return True
+        time.sleep(0.0002)
+    return False
 
 
 def storm(notices: Notices) -> Row:

@@ -217,6 +217,7 @@ class Workers:
     """A real process with threads that run now and then."""
 
     count = 4
+    source = WORKER
 
     def __init__(self) -> None:
         self.name = f"ndw{os.getpid()}"
@@ -224,7 +225,7 @@ class Workers:
 
     def _start(self) -> subprocess.Popen[bytes]:
         made = subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(self.count), self.name], stdout=subprocess.PIPE
+            [sys.executable, "-c", self.source, str(self.count), self.name], stdout=subprocess.PIPE
         )
         assert made.stdout is not None and made.stdout.readline() == b"ready\n"
         return made

@@ -93,6 +93,24 @@ def test_a_new_process_is_met_when_it_begins(node: Node, workers: Workers) -> No
     workers.until(cpus)
 
 
+def test_the_first_process_of_a_workload_is_met_when_it_begins(
+    node: Node, workers: Workers
+) -> None:
+    """No process of any workload runs when the daemon starts."""
+    workers.close()
+    node.interval_s = 60.0
+    node.place(workers, GUARDED)
+    node.start_actor()
+    node.start()
+    ready = wait_for(lambda: [e for e in node.events() if e.kind.startswith("guard.")])[0]
+    if ready.kind != "guard.ready":
+        pytest.skip(ready.message)
+    turns = node.status().turns
+    node.status_when(lambda s: s.turns >= turns)
+    workers.again()
+    node.status_when(lambda s: bool(s.held) and s.held[0].pid == workers.pid and s.held[0].held)
+
+
 def test_a_guard_without_its_actor_is_loaded_again(node: Node, workers: Workers) -> None:
     cpus = guarded(node, workers)
     node.kill_actor()

@@ -196,6 +196,19 @@ def test_an_end_is_noticed_and_a_new_program(
     assert notices.count(Kind.EXEC) - counted >= 27
 
 
+def test_with_nothing_to_guard_programs_are_told_while_some_are_awaited(notices: Notices) -> None:
+    notices.watch({}, awaiting=True)
+    notices.take()
+    time.sleep(1.1)
+    subprocess.run(["true"], check=True)
+    assert Kind.EXEC in wait(notices, Kind.EXEC).kinds
+    notices.watch({}, awaiting=True)
+    notices.watch({})
+    before = notices.count(Kind.EXEC)
+    subprocess.run(["true"], check=True)
+    assert notices.count(Kind.EXEC) == before
+
+
 def test_strangers_count_nothing(notices: Notices, victim: Callable[..., Victim]) -> None:
     one, other = victim(), victim()
     kinds = (Kind.FORK, Kind.EXIT, Kind.MOVED, Kind.AFFINITY)
