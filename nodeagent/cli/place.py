@@ -142,6 +142,7 @@ def plan(
     from nodeagent.cli.output import console, emit_json, even_unheard
     from nodeagent.cli.planned import planned
     from nodeagent.cli.render.flow import columns, say
+    from nodeagent.cli.render.hostplan import by_hand
     from nodeagent.cli.render.placement import placement_json
     from nodeagent.cli.render.plan import next_step, plan_sentence, print_plan
 
@@ -162,6 +163,9 @@ def plan(
             print_plan(out, found, unfold=unfold)
             out.print()
             say(out, plan_sentence(found))
+            left = by_hand(found.host)
+            if left:
+                say(out, f"{left}.")
             if found.actions and invocation.host is None:
                 again = f"nodeagentctl place apply --yes{options(file, housekeeping, by)}"
                 again = as_called(again, invocation)

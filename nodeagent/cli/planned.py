@@ -31,7 +31,7 @@ from nodeagent.model.placement import (
 from nodeagent.model.topology import Topology
 from nodeagent.place.changes import UNKNOWN_STANDING, Change, Standing, changes
 from nodeagent.place.diff import THREADS_ONLY, actions, holds, told
-from nodeagent.place.host import host_actions, host_plan
+from nodeagent.place.host import for_people, host_actions, host_plan
 from nodeagent.place.match import doubtful
 from nodeagent.place.moves import Move
 from nodeagent.place.roles import role_notes
@@ -113,6 +113,7 @@ def planned(
     if actor.journal:
         placement = without_taken(placement, here.workloads, processes, actor.journal)
     host = host_plan(here.snapshot, here.workloads, placement)
+    host = for_people(host, actor.standing.lacks)
     allow = actor.standing.allow
     classes = holding(by, allow)
     notes = (*placement.notes, *role_notes(placement, classes), *doubtful(here.workloads))
@@ -192,7 +193,7 @@ async def _ask(socket: Path) -> _Actor:
         journal = await client.journal()
     finally:
         await client.close()
-    allow, frozen = facts.get("allow"), facts.get("frozen")
+    allow, frozen, lacks = facts.get("allow"), facts.get("frozen"), facts.get("lacks")
     known = {str(c) for c in Consent}
     return _Actor(
         standing=Standing(
@@ -201,6 +202,7 @@ async def _ask(socket: Path) -> _Actor:
             else None,
             source="the actor",
             frozen=frozen if isinstance(frozen, str) else None,
+            lacks={str(k): str(v) for k, v in lacks.items()} if isinstance(lacks, dict) else {},
         ),
         journal=journal,
     )

@@ -214,6 +214,7 @@ def _status(request: StatusRequest, context: Context) -> Reply:
             facts={
                 "pid": os.getpid(),
                 "allow": sorted(context.actor.allow),
+                "lacks": context.actor.lacks,
                 "frozen": context.actor.frozen(),
                 "entries": len(context.actor.entries),
                 "recovered": [text[:MAX_MESSAGE] for text in context.recovered[:MAX_ENTRIES]],

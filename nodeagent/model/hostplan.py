@@ -26,6 +26,8 @@ class HostRow:
     """Of an interrupt: whether the kernel keeps its affinity to itself; None: nothing tells."""
     workload: str = ""
     """Whom it serves; empty: the host as a whole."""
+    by_hand: str = ""
+    """The command by which a person sets it, where the actor may not; then it is left."""
 
     @property
     def consent(self) -> Consent:

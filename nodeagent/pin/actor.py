@@ -30,7 +30,7 @@ from nodeagent.model.placement import (
 )
 from nodeagent.pin.asked import TROUBLE, Asked, words
 from nodeagent.pin.audit import Audit, Record
-from nodeagent.pin.knobs import doors
+from nodeagent.pin.knobs import doors, lacking
 from nodeagent.pin.migrate import ACT as MIGRATE
 from nodeagent.pin.migrate import Migrations
 from nodeagent.pin.moving import Step
@@ -79,12 +79,10 @@ class Actor:
         self._freeze = run_dir / FREEZE_FILE
         self._boot = boot_id()
         left = TimeLeft()
-        self._values = Values(
-            journal,
-            doors(self.allow, partitions=partitions, runtimes=runtimes, left=left),
-            self._boot,
-            left,
-        )
+        ways = doors(self.allow, partitions=partitions, runtimes=runtimes, left=left)
+        self.lacks = lacking(ways)
+        """Knob -> why this process may not set it, whatever `allow` says."""
+        self._values = Values(journal, ways, self._boot, left)
         self._pins = Pins(journal, self._boot)
         self._migrations = Migrations(journal, self._boot)
 

@@ -137,7 +137,7 @@ class ActorClient:
         return tuple(found)
 
     async def status(self) -> Answer:
-        """`facts`: pid, version, allow, frozen, entries, recovered."""
+        """`facts`: pid, allow, lacks, frozen, entries, recovered, probes."""
         answer, _ = await self._call(StatusRequest())
         return answer
 

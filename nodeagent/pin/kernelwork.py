@@ -8,6 +8,7 @@ sysctl_numa_balancing().
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from nodeagent.errors import ActError, NodeagentError, RightsError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.pin import sysfile
 from nodeagent.pin.irq import some_cpus
-from nodeagent.pin.proc import PROC
+from nodeagent.pin.proc import PROC, held
 
 ALL_UNBOUND = "*"
 """Subject of the mask for all unbound workqueues."""
@@ -23,6 +24,8 @@ NO_LATENCY = "n/a"
 """Written for: this CPU must not take any time to wake."""
 _MAX_US = (1 << 31) - 2
 """One below PM_QOS_RESUME_LATENCY_NO_CONSTRAINT, which the kernel refuses."""
+CAP_SYS_ADMIN = 21
+"""Source: include/uapi/linux/capability.h."""
 _NAME = re.compile(r"(?!\.{1,2}$)[\w.:@-]{1,64}")
 
 
@@ -109,6 +112,17 @@ class NumaBalancing:
         """The one subject, and 0 to 3."""
         if subject != "kernel" or value not in ("0", "1", "2", "3"):
             raise ActError(f"numa_balancing {subject!r} {value!r}: expected kernel, and 0 to 3")
+
+    def lacks(self) -> str:
+        """Why this process may not set it, whatever is allowed; "": it may. Source:
+        sysctl_numa_balancing() asks for CAP_SYS_ADMIN."""
+        if not self._path.exists():
+            return ""
+        if not held(CAP_SYS_ADMIN):
+            return "the actor has no CAP_SYS_ADMIN, which nodeagent-actor.service leaves out"
+        if not os.access(self._path, os.W_OK):
+            return "/proc/sys is read-only for the actor (ReadOnlyPaths= of its unit)"
+        return ""
 
     def read(self, subject: str) -> str:
         """A number."""

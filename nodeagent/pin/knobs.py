@@ -73,6 +73,20 @@ class Caller(Door, Protocol):
         """Returns once none of them runs any more. Raises ActError when one does not end."""
 
 
+@runtime_checkable
+class Bounded(Door, Protocol):
+    """A door that asks for a right which the actor may be started without."""
+
+    def lacks(self) -> str:
+        """Why this process may not write through it, whatever is allowed; "": it may."""
+
+
+def lacking(doors: Mapping[Knob, Door]) -> dict[str, str]:
+    """Knob -> why the actor, as it was started, may not set it."""
+    found = {str(k): door.lacks() for k, door in doors.items() if isinstance(door, Bounded)}
+    return {knob: why for knob, why in found.items() if why}
+
+
 def doors(
     allow: AbstractSet[Consent] = frozenset(),
     *,

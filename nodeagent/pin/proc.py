@@ -117,6 +117,14 @@ def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def held(capability: int) -> bool:
+    """Whether this process has that capability in force (CapEff). Source: proc(5)."""
+    for line in (PROC / "self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> capability & 1)
+    return False
+
+
 def owner_of(pid: int) -> int | None:
     """User id of a process."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
@@ -235,6 +235,8 @@ class Standing:
     """Who told: `the actor`, or the configuration's path; else why nobody could."""
     frozen: str | None = None
     """Why nothing may be changed just now."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Knob -> why the actor may not set it, whatever `allow` says."""
 
 
 UNKNOWN_STANDING = Standing(allow=None, source="this is a recorded machine")

@@ -8,8 +8,9 @@ nothing is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
@@ -62,6 +63,33 @@ def host_actions(plan: HostPlan, consents: AbstractSet[Consent]) -> tuple[SetVal
         and row.consent in consents
         and (row.knob is not Knob.IRQBALANCE or Consent.IRQ in consents)
     )
+
+
+def for_people(plan: HostPlan, lacks: Mapping[str, str]) -> HostPlan:
+    """The same, with what the actor has no right to set left to a person, who gets the command.
+    `lacks`: knob -> why."""
+    return replace(
+        plan,
+        rows=tuple(
+            replace(
+                row,
+                action="leave",
+                value=row.before,
+                reason=f"{row.reason}; {lacks[row.knob]}: a step for a person",
+                by_hand=command,
+            )
+            if row.action == "move" and row.knob in lacks and (command := _command(row))
+            else row
+            for row in plan.rows
+        ),
+    )
+
+
+def _command(row: HostRow) -> str:
+    """What sets it without us; "": nothing that is worth a line."""
+    if row.knob is not Knob.NUMA_BALANCING:
+        return ""
+    return f"sysctl -w kernel.numa_balancing={row.value}   # before: {row.before}"
 
 
 def _ban(row: HostRow) -> HostRow:

@@ -22,6 +22,8 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import MoveToCpuset, Outcome, SetAffinity, Target
 from nodeagent.pin import cpuset
 from nodeagent.pin.client import ActorClient
+from nodeagent.pin.kernelwork import CAP_SYS_ADMIN
+from nodeagent.pin.proc import held
 
 Two = tuple[CpuSet, CpuSet]
 
@@ -568,3 +570,42 @@ def test_descriptors_do_not_pass_on_to_children(tmp_path: Path) -> None:
 
     asyncio.run(ask())
     listening.close()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "why"),
+    [
+        ((), ""),
+        (("setpriv", "--bounding-set", "-sys_admin"), "has no CAP_SYS_ADMIN"),
+        (
+            ("unshare", "-m", "sh", "-c",
+             'mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec "$@"',
+             "sh"),
+            "read-only",
+        ),
+    ],
+)  # fmt: skip
+def test_the_actor_says_what_it_has_no_right_to_set(
+    prefix: tuple[str, ...],
+    why: str,
+    start_actor: Start,
+    as_root: None,
+) -> None:
+    if not Path("/proc/sys/kernel/numa_balancing").exists():
+        pytest.skip("this kernel does not balance memory between nodes")
+    if not held(CAP_SYS_ADMIN) or not os.access("/proc/sys/kernel/numa_balancing", os.W_OK):
+        pytest.skip("CAP_SYS_ADMIN is not held here, or /proc/sys is read-only")
+    if prefix and subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("rights cannot be taken away here")
+    actor = start_actor("--allow", "host", prefix=prefix)
+
+    async def ask() -> object:
+        client = ActorClient(actor.socket)
+        try:
+            return (await client.status()).facts["lacks"]
+        finally:
+            await client.close()
+
+    lacks = asyncio.run(ask())
+    assert isinstance(lacks, dict) and set(lacks) == ({"numa-balancing"} if why else set())
+    assert why in str(lacks)

@@ -25,7 +25,7 @@ from nodeagent.model.placement import (
 )
 from nodeagent.model.snapshot import Host, Irq, NicFacts, Nvml, Snapshot
 from nodeagent.model.topology import Topology
-from nodeagent.place.host import host_actions, host_plan
+from nodeagent.place.host import for_people, host_actions, host_plan
 from nodeagent.place.irqs import lands, queue_of
 from nodeagent.place.planner import plan
 from nodeagent.place.quiet import quiet
@@ -257,6 +257,17 @@ def test_the_host_as_a_whole() -> None:
     only = host_actions(found, frozenset({Consent.HOST}))
     assert [a.knob for a in only] == [Knob.WORKQUEUE, Knob.WAKE_LATENCY, Knob.NUMA_BALANCING]
     assert host_actions(found, frozenset({Consent.THREADS, Consent.CGROUP})) == ()
+    # What the actor has no right to set is a step for a person, and no act.
+    lacks = {"numa-balancing": "the actor has no CAP_SYS_ADMIN", "workqueue": "no command for it"}
+    left = for_people(found, lacks)
+    assert [a.knob for a in host_actions(left, frozenset({Consent.HOST}))] == [
+        Knob.WORKQUEUE, Knob.WAKE_LATENCY
+    ]  # fmt: skip
+    (row,) = [r for r in left.rows if r.by_hand]
+    assert (row.action, row.value, row.before) == ("leave", "1", "1")
+    assert row.by_hand.split("   ")[0] == "sysctl -w kernel.numa_balancing=0"
+    assert "the actor has no CAP_SYS_ADMIN: a step for a person" in row.reason
+    assert for_people(found, {}) == found
     tiering = with_texts(snapshot, **{"proc/sys/kernel/numa_balancing": "3"})
     assert moves(host_plan(tiering, (wanted,), at(placed("w", "9", node=1))))[
         "numa-balancing kernel"

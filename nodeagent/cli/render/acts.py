@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nodeagent.cli.acts import Acted
 from nodeagent.cli.planned import Planned
 from nodeagent.cli.render.flow import say
+from nodeagent.cli.render.hostplan import by_hand
 from nodeagent.errors import visible
 from nodeagent.model.placement import Action, ActionResult, Outcome, SetValue
 from nodeagent.model.words import many
@@ -90,10 +91,11 @@ def print_outcome(out: Console, workload: str, outcome: Outcome, message: str) -
 
 def summary(found: Planned, acted: Acted, *, again: str = " --yes") -> list[str]:
     """What was done, what was not, and what to do about it; `again`: options of the next apply."""
+    left_over = [f"{said}." for said in (by_hand(found.host),) if said]
     if not found.actions:
         if found.placement.refused and not found.placement.placed:
             return ["Nothing was done: every workload is refused."]
-        return ["Nothing to do: everything that runs is where it belongs."]
+        return ["Nothing to do: everything that runs is where it belongs.", *left_over]
     outcomes = [r.outcome for _, r in acted.results]
     words = {
         Outcome.DONE: "done and read back",
@@ -117,7 +119,7 @@ def summary(found: Planned, acted: Acted, *, again: str = " --yes") -> list[str]
         lines.append("Look at nodeagentctl place status, then nodeagentctl undo --plan.")
     elif Outcome.DONE in outcomes:
         lines.append("Undo it: nodeagentctl undo (undo --plan shows what that would do).")
-    return lines
+    return lines + left_over
 
 
 def _whom(action: Action) -> str:

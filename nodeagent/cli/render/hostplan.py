@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from nodeagent.cli.planned import Planned
 from nodeagent.cli.render.flow import names, say
 from nodeagent.cli.render.undone import brief, print_undoes
@@ -63,11 +65,22 @@ def host_json(plan: HostPlan) -> list[dict[str, object]]:
             "value": r.value,
             "before": r.before,
             "reason": r.reason,
+            "by_hand": r.by_hand or None,
             "workload": r.workload or None,
         }
         for r in plan.rows
         if r.consent is Consent.HOST
     ]
+
+
+def by_hand(plan: HostPlan) -> str:
+    """A sentence on what is left to a person; "": nothing is."""
+    commands = list(dict.fromkeys(r.by_hand.partition(" #")[0].strip() for r in plan.rows))
+    told = [c for c in commands if c]
+    if not told:
+        return ""
+    steps = "1 step is" if len(told) == 1 else f"{len(told)} steps are"
+    return f"{steps} left to a person, for the actor has no right to it: {'; '.join(told)}"
 
 
 def print_host(out: Console, planned: Planned, *, unfold: bool = False) -> None:
@@ -101,6 +114,8 @@ def print_host(out: Console, planned: Planned, *, unfold: bool = False) -> None:
         if others and first.knob is not Knob.IRQBALANCE:
             reason += f" (and {many(others, 'other reason')}; --all says each)"
         say(out, (f"{word} {reason}", "dim"), indent=6, hang=2)
+        for command in dict.fromkeys(r.by_hand for r in rows if r.by_hand):
+            out.print(Text(f"      {command}"), soft_wrap=True)
         undone = [c for r in rows if (c := by_act.get((r.knob, r.subject))) and c.replaced]
         for change in undone[: len(undone) if unfold else 1]:
             print_undoes(out, change, "")
@@ -138,7 +153,8 @@ def _change(knob: Knob, rows: list[HostRow]) -> str:
             before = ", ".join(sorted({r.before or "not known" for r in rows}))
             return f"CPU {_numbers(subjects)}: {before} -> {rows[0].value} (us)"
         case Knob.NUMA_BALANCING:
-            return f"{rows[0].before} -> {rows[0].value}"
+            stays = rows[0].value == rows[0].before
+            return f"stays {rows[0].value}" if stays else f"{rows[0].before} -> {rows[0].value}"
         case Knob.IRQ_AFFINITY:
             name = f"IRQ {brief(_numbers(subjects))}: "
         case Knob.XPS | Knob.RPS:
