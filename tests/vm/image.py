@@ -24,8 +24,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import IO
 
 from tests.vm.cpio import archive, in_order
 
@@ -97,33 +99,60 @@ def find() -> pathlib.Path:
     """The image's folder. Raises NoImageError where it has not been made."""
     at = folder()
     if not (at / "root.ext4").exists():
-        raise NoImageError(f"no image at {at}: script/test --vm makes it, in about four minutes")
+        raise NoImageError(f"no image at {at}: script/test makes it, in about four minutes")
     return at
 
 
-def make() -> pathlib.Path:
-    """The image's folder, made now where it is missing. Raises NoImageError with the reason."""
-    at = folder()
+def make(*, patience_s: float | None = None) -> pathlib.Path:
+    """The image's folder, made now where it is missing. Raises NoImageError with the reason.
+
+    `patience_s`: how long to wait for another process that makes it, and what that one could not
+    make is not tried again; None: for ever, and it is.
+    """
+    at, why_not = folder(), cache() / "not-made"
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / ".lock").open("w") as lock:
         # One at a time: the second finds what the first made.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _locked(lock, patience_s)
         if (at / "root.ext4").exists():
             return at
-        _able()
-        with tempfile.TemporaryDirectory(prefix="making-", dir=cache()) as name:
-            work = pathlib.Path(name)
-            _build(work)
-            (work / "result").rename(at)
+        if patience_s is not None and why_not.exists():
+            raise NoImageError(why_not.read_text().strip())
+        try:
+            _able()
+            with tempfile.TemporaryDirectory(prefix="making-", dir=cache()) as name:
+                work = pathlib.Path(name)
+                _build(work)
+                (work / "result").rename(at)
+        except (NoImageError, OSError, subprocess.SubprocessError) as error:
+            why_not.write_text(f"no image at {at}: {error}\n")
+            raise NoImageError(why_not.read_text().strip()) from error
+        why_not.unlink(missing_ok=True)
     return at
+
+
+def _locked(lock: IO[str], patience_s: float | None) -> None:
+    end = None if patience_s is None else time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if end is None else fcntl.LOCK_NB))
+        except BlockingIOError:
+            if end is not None and time.monotonic() > end:
+                raise NoImageError(
+                    f"the image is being made by another process, and was not there after "
+                    f"{patience_s:.0f} s more"
+                ) from None
+            time.sleep(1.0)
+        else:
+            return
 
 
 def _able() -> None:
     if os.geteuid() != 0:
         raise NoImageError("making an image needs root")
-    for tool in ("mmdebstrap", "mke2fs", "apt-get", "dpkg-deb"):
+    for tool in ("mmdebstrap", "mke2fs", "apt-get", "dpkg-deb", "unshare"):
         if shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
-            raise NoImageError(f"{tool} is missing: apt-get install mmdebstrap e2fsprogs apt dpkg")
+            raise NoImageError(f"{tool} is missing: apt-get install mmdebstrap e2fsprogs")
 
 
 def _run(*command: str | pathlib.Path, cwd: pathlib.Path | None = None) -> str:
@@ -181,8 +210,10 @@ def _build(work: pathlib.Path) -> None:
 
 def _system(mirror: str, root: pathlib.Path) -> None:
     excluded = (f"--dpkgopt=path-exclude=/usr/share/{n}/*" for n in ("man", "doc", "locale"))
+    # What it mounts below the new root is seen by it alone: nothing of it can be left there.
     _run(
-        *("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--format=directory"),
+        *("unshare", "--mount", "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase"),
+        "--format=directory",
         *(f"--include={','.join(PACKAGES)}", *excluded, "--skip=cleanup/apt"),
         *(release(), root, f"deb {mirror} {release()} main"),
     )

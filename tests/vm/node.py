@@ -78,6 +78,15 @@ class Node:
         """A command as a transient service of that name."""
         self.guest.check(f"systemd-run --quiet --collect --unit={name} {properties} {command}")
 
+    def program(self, name: str, command: str) -> int:
+        """As `service`; its process, once it has become the command."""
+        self.service(name, command)
+        pid = int(self.guest.check(f"systemctl show -p MainPID --value {name}"))
+        # systemd's child is there before it is the program.
+        look = f"tr '\\0' ' ' < /proc/{pid}/cmdline"
+        self.until(command, lambda: self.guest.run(look).stdout.strip().endswith(command))
+        return pid
+
     def pids(self, pattern: str) -> list[int]:
         """Processes whose command line has the pattern (no shells of ours), ascending."""
         found = self.guest.run(["pgrep", "-f", pattern]).stdout.split()

@@ -31,8 +31,8 @@ BOOT_LIMIT_S = 400.0
 BOOTS = 4
 EMULATOR_FAULT = "Oops: int3"
 """QEMU's emulation may run an instruction that another CPU is patching (seen with 7.2 on a busy
-host): the kernel meets its own breakpoint. Only then is a machine booted again; once it is up, what
-it meets is a failure."""
+host, at boot and when programs are attached): the kernel meets its own breakpoint, which no
+processor shows it. Only then is a machine booted again; what else it meets is a failure."""
 PROBE_LIMIT_S = 20.0
 GRACE_S = 30.0
 """What the channel gets beyond a command's own limit."""
@@ -59,7 +59,7 @@ class GuestError(AssertionError):
 
 
 class EmulatorFaultError(NoImageError):
-    """A machine that never came up, for the emulator's fault alone, in every try."""
+    """A machine that never came up, in every try, or that ended, for the emulator's fault alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,7 @@ class Guest:
         self._number, self._held = 0, b""
         self._work: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._accelerator = ""
         self._channel: socket.socket | None = None
 
     # ---- life ------------------------------------------------------------------------------------
@@ -90,12 +91,11 @@ class Guest:
             try:
                 self._start(pathlib.Path(self._work.name))
                 break
-            except GuestError as error:
-                # The whole console: an error carries its end only.
-                fault = EMULATOR_FAULT in self.console()
+            except GuestError:
                 self.stop()
-                if not fault:
-                    raise
+                raise
+            except EmulatorFaultError as error:
+                self.stop()
                 if not left:
                     raise EmulatorFaultError(
                         f"{self.machine.name}: its kernel met {EMULATOR_FAULT!r}, a fault of "
@@ -115,7 +115,7 @@ class Guest:
         self.stop()
 
     def _start(self, work: pathlib.Path) -> None:
-        accel = accelerator(self._image)
+        accel = self._accelerator = accelerator(self._image)
         (work / "nvme").write_bytes(b"")
         os.truncate(work / "nvme", 64 << 20)
         channel = work / "agent"
@@ -245,6 +245,8 @@ class Guest:
         echo: Callable[[str, bytes], None] | None = None,
     ) -> Result:
         assert self._channel is not None
+        if not self.alive:
+            raise self._gone("the machine is gone")
         self._number += 1
         self._channel.settimeout(limit_s)
         self._channel.sendall((json.dumps({"id": self._number, **what}) + "\n").encode())
@@ -289,8 +291,14 @@ class Guest:
         told: dict[str, object] = json.loads(line)
         return told
 
-    def _gone(self, why: str) -> GuestError:
+    def _gone(self, why: str) -> GuestError | EmulatorFaultError:
         assert self._work is not None
+        # The whole console: an error carries its end only.
+        if self._accelerator == "tcg" and EMULATOR_FAULT in self.console():
+            return EmulatorFaultError(
+                f"{self.machine.name}: its kernel met {EMULATOR_FAULT!r}, a fault of QEMU's "
+                "emulation, and is gone"
+            )
         errors = pathlib.Path(self._work.name) / "errors"
         told = errors.read_text(errors="replace") if errors.exists() else ""
         return GuestError(

@@ -66,8 +66,11 @@ def test_beside_isolcpus_none_is_made(
     node.guest.check("systemctl stop nodeagent-actor")
 
 
-def test_with_isolation_by_boot_arguments_none_is_made(machine: Callable[[str], Guest]) -> None:
-    node = Node(machine("isolcpus-6-1"))
+@pytest.mark.parametrize("name", ["isolcpus-6-1"])
+def test_with_isolation_by_boot_arguments_none_is_made(
+    machine: Callable[[str], Guest], name: str
+) -> None:
+    node = Node(machine(name))
     node.configure(allow='"threads", "cgroup", "host"', workloads="")
     before = _root(node)
     outcome, message = node.ask("partition", "quiet", "1,5")

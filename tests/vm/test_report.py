@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from tests.vm import report
+from tests.vm.conftest import by_machine
 from tests.vm.machine import machines
 from tests.vm.report import Ended
 
@@ -59,3 +60,15 @@ def test_a_run_of_a_part_keeps_the_other_rows(tmp_path: pathlib.Path) -> None:
     }
     one.write(page, fresh=True)
     assert "test_y" not in page.read_text()
+
+
+def test_each_machine_of_a_file_is_booted_once() -> None:
+    tests = [
+        (1, "a", "x"),
+        (2, "a", "y"),
+        (3, "a", "x"),
+        (4, "b", "y"),
+        (5, "b", ""),
+        (6, "b", "y"),
+    ]
+    assert by_machine(tests) == [1, 3, 2, 4, 6, 5]
