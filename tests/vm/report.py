@@ -57,7 +57,9 @@ class Report:
                 last[one.nodeid] = one
         for nodeid, one in last.items():
             name = nodeid.partition("tests/vm/")[2]
-            result = f"{one.outcome}: {one.why}" if one.why else one.outcome
+            # Paths of the machine that ran it are nobody else's.
+            why = one.why.replace(f"{PROJECT}/", "")
+            result = f"{one.outcome}: {why}" if why else one.outcome
             self.tests[name] = f"| {name} | {when} | {result} |"
 
     def write(self, page: pathlib.Path = PAGE, *, fresh: bool) -> None:
