@@ -94,6 +94,7 @@ class Loop:
         self._waited: int | None = None
         """The guard's descriptor, while the loop waits for it."""
         self._took_ns = 0
+        self._usual_ns = 0
         self._link: Link | None = None
         self._journal: Journal | None = None
         self._journal_s = 0.0
@@ -172,10 +173,13 @@ class Loop:
     def _notice(self, kind: str, severity: Severity, message: str, remedy: str = "") -> None:
         self._notices.append(event(kind, "daemon", severity, message, time.time_ns(), remedy))
 
-    async def _pause(self) -> None:
+    def _gap_ns(self, asked: bool) -> int:
         interval_ns = int(self._setup.loaded.config.daemon.interval_s * 1e9)
+        return due_ns(0, interval_ns, asked, self._took_ns, self._usual_ns)
+
+    async def _pause(self) -> None:
         while not self._stopping:
-            due = due_ns(self._last_ns, interval_ns, self._asked, self._took_ns)
+            due = self._last_ns + self._gap_ns(self._asked)
             wait_s = (due - time.monotonic_ns()) / 1e9
             if wait_s <= 0:
                 return
@@ -203,7 +207,8 @@ class Loop:
             )
             return
         self._failed_turns = 0
-        self._took_ns = time.thread_time_ns() - began_ns
+        before_ns, self._took_ns = self._took_ns, time.thread_time_ns() - began_ns
+        self._usual_ns = min(before_ns, self._took_ns)
         if self._acting.within_deadline(asyncio.get_running_loop().time()):
             self._notifier.alive()
         self._notifier.status(decisions.sentence)
@@ -458,14 +463,22 @@ class Loop:
         status = self._status(seen, decisions)
         self._source.publish(status, None if self._snapshot is None else self._snapshot.topology)
 
-    def _unstored(self) -> list[str]:
-        """What a disk refuses: the events that say so are themselves only in memory."""
+    def _short_of(self) -> list[str]:
+        """What is not done as it should be: what a disk refuses (the events that say so are
+        themselves only in memory), and turns that come late."""
         spool = self._log.trouble if self._link is None else self._link.trouble
         kept = (
             ("events are kept in memory only", spool),
             ("what a restart would need is not on disk", self._memory.trouble),
         )
-        return [f"{what}: {why}" for what, why in kept if why is not None]
+        found = [f"{what}: {why}" for what, why in kept if why is not None]
+        gap_s, wanted_s = self._gap_ns(False) / 1e9, self._setup.loaded.config.daemon.interval_s
+        if gap_s > max(1.5 * wanted_s, 1.0):
+            found.append(
+                f"looks every {gap_s:.1f} s, not every {wanted_s:g} s: with so many threads to "
+                f"watch a look takes {self._usual_ns / 1e9:.2f} s of CPU"
+            )
+        return found
 
     def _status(self, seen: Seen | None, decisions: Decisions | None = None) -> NodeStatus:
         spool = self._log.spool
@@ -490,7 +503,7 @@ class Loop:
             at_ns=time.time_ns(),
             turns=state.turns,
             sentence="; ".join(
-                (decisions.sentence if decisions is not None else "starting", *self._unstored())
+                (decisions.sentence if decisions is not None else "starting", *self._short_of())
             ),
             verdict=state.verdict,
             findings=state.findings,

@@ -47,6 +47,13 @@ MIN_GAP_NS = 50_000_000
 EARLY_SHARE = 10
 """An early turn comes no sooner than so many times what the last one took."""
 
+REGULAR_SHARE = 20
+"""A regular turn comes no sooner than so many times what turns took of late: a workload with ten
+thousand threads costs a twentieth of one CPU, and is looked at less often."""
+
+SLOWEST_NS = 20_000_000_000
+"""It comes after this at the latest: systemd's watchdog waits for a minute."""
+
 RETRY_NS = 5_000_000_000
 """A failed action is tried again after this time, doubled for each failure."""
 
@@ -290,14 +297,15 @@ def to_keep(state: State) -> tuple[Memory, ...]:
     return tuple(sorted(known, key=lambda m: (m.pid, m.start_time, m.knob, m.subject)))
 
 
-def due_ns(last_ns: int, interval_ns: int, asked: bool, took_ns: int = 0) -> int:
+def due_ns(last_ns: int, interval_ns: int, asked: bool, took_ns: int = 0, usual_ns: int = 0) -> int:
     """When the next turn is due: after the interval, or early when something asked for one.
 
     `took_ns`: CPU time of the last turn. Early turns take at most a tenth of one CPU, however
-    often something asks for one.
+    often something asks for one. `usual_ns`: what turns took of late, one dear turn left out.
     """
+    regular_ns = max(interval_ns, min(REGULAR_SHARE * usual_ns, SLOWEST_NS))
     early_ns = max(MIN_GAP_NS, EARLY_SHARE * took_ns)
-    return last_ns + (min(early_ns, interval_ns) if asked else interval_ns)
+    return last_ns + (min(early_ns, regular_ns) if asked else regular_ns)
 
 
 def holds(key: tuple[ProcessKey, str]) -> bool:

@@ -438,6 +438,10 @@ class ActionResult:
     """Not done because somebody else set the same again, each time that it was set."""
 
 
+MAX_HELD_THREADS = 512
+"""Threads of a process that a status shows: it is sent whole whenever something changed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A placed workload as it is now: read back, and where it really ran."""
@@ -454,9 +458,12 @@ class Held:
     """Share of run time inside the planned mask since pinning, 0..1; None: not measured."""
     held: bool
     threads: tuple[ThreadState, ...] = field(default=())
+    """At most MAX_HELD_THREADS of them, those that are outside their place first."""
     guard: str = ""
     """Why it is left alone, or whose changes were put right; empty: nothing happened."""
     compared: str = ""
     """Before and after the pin: better, worse, same or not comparable, and why; empty: not yet."""
     memory_local: float | None = None
     """Share of resident memory on the planned nodes, 0..1; None: not known."""
+    thread_count: int = 0
+    """Of all its threads."""

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import (
+    MAX_HELD_THREADS,
     Held,
     Placed,
     Placement,
     ProcessState,
     RolePlaced,
     Sharing,
+    ThreadState,
     Workload,
 )
 from nodeagent.model.topology import Topology
@@ -55,8 +57,9 @@ def _row(
 ) -> Held:
     threads = process.threads if process is not None else ()
     actual = CpuSet()
-    for thread in threads:
-        actual |= thread.cpus
+    for mask in {t.cpus for t in threads}:
+        actual |= mask
+    strays = outside(placed, process) if process is not None else ()
     return Held(
         workload=placed.workload,
         kind=placed.kind,
@@ -67,9 +70,21 @@ def _row(
         cpus_actual=actual if threads else None,
         node_planned=placed.node,
         ran_inside=share,
-        held=process is not None and bool(threads) and not outside(placed, process),
-        threads=threads,
+        held=process is not None and bool(threads) and not strays,
+        threads=_some(threads, strays),
+        thread_count=len(threads),
     )
+
+
+def _some(
+    threads: tuple[ThreadState, ...], strays: tuple[ThreadState, ...]
+) -> tuple[ThreadState, ...]:
+    """At most MAX_HELD_THREADS of them, ascending; the strays first."""
+    if len(threads) <= MAX_HELD_THREADS:
+        return threads
+    away = {t.tid for t in strays}
+    rest = (t for t in threads if t.tid not in away)
+    return tuple(sorted([*strays, *rest][:MAX_HELD_THREADS], key=lambda t: t.tid))
 
 
 def ran_inside(planned: CpuSet, run_ns: Sequence[tuple[int, int]]) -> float | None:
