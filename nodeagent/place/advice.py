@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nodeagent.model.placement import Role, Sharing, Workload
+from nodeagent.place.answer import Group, Resource
 from nodeagent.place.decide import Case, Decision, decide, gather
 from nodeagent.place.engines import ENGINES, usual_roles
 from nodeagent.place.memory import page, short_of
 from nodeagent.place.pack import greedy
 from nodeagent.place.refusal import left_after
 from nodeagent.place.room import Item, lowest
-from nodeagent.place.search import Group, Resource
 
 MAX_TRIALS = 12
 """Decisions made again for one plan."""

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Placement, ProcessState, Sharing, Workload
+from nodeagent.place.answer import Answer, Group, Resource
 from nodeagent.place.facts import Facts
 from nodeagent.place.limits import Limit, limit_of
 from nodeagent.place.machine import Machine, mask_of
 from nodeagent.place.memory import added, demand_of, room_of, size
 from nodeagent.place.near import Near, NotHere, near_of
 from nodeagent.place.room import Item
-from nodeagent.place.search import Answer, Group, Resource, assign
+from nodeagent.place.search import assign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Workload
 from nodeagent.model.topology import NumaNode, Topology
-from nodeagent.place.search import Resource
+from nodeagent.place.answer import Resource
 
 ALL, FREE, PAGES, FREE_PAGES = "memory", "free memory", "hugepages", "free hugepages"
 """Names of what is promised. `memory` is the node's, without its hugepage pools."""

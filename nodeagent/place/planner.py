@@ -16,6 +16,7 @@ from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Placed, Placement, ProcessState, Refused, Workload
 from nodeagent.model.topology import Topology
 from nodeagent.place.advice import Adviser
+from nodeagent.place.answer import Group
 from nodeagent.place.decide import Case, Decision, Why, decide, gather
 from nodeagent.place.facts import Facts
 from nodeagent.place.housekeeping import SMALL_PUS, housekeeping_of
@@ -27,7 +28,6 @@ from nodeagent.place.reasons import Words, paths_of, reasons_of
 from nodeagent.place.refusal import left_after, why_out
 from nodeagent.place.role_pus import role_pus
 from nodeagent.place.room import pool_at
-from nodeagent.place.search import Group
 from nodeagent.place.small import SHARED_POOL, small
 
 NOTHING_KNOWN = Facts(cgroups=NO_LIMITS)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import Workload
 from nodeagent.model.topology import Path, Topology
+from nodeagent.place.answer import Group
 from nodeagent.place.facts import Facts
 from nodeagent.place.limits import Limit
 from nodeagent.place.machine import Machine, Site
 from nodeagent.place.near import Near
 from nodeagent.place.nics import Pairing
-from nodeagent.place.search import Group
 
 MAX_NAMED = 3
 """Devices named one by one in a sentence."""

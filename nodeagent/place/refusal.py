@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodeagent.model.placement import Workload
+from nodeagent.place.answer import Group, Resource
 from nodeagent.place.decide import Case, Decision, anybodys
 from nodeagent.place.machine import Machine
 from nodeagent.place.memory import added, short_of
 from nodeagent.place.pack import greedy
 from nodeagent.place.room import Item, capacity_of
-from nodeagent.place.search import Group, Resource
 
 
 def left_after(case: Case, decision: Decision) -> tuple[int, dict[Resource, int]]:

@@ -3,66 +3,28 @@
 The cost of an answer, in order: workloads left out, workloads moved (those that had a place and
 have none are moved too), L3 groups split, cores touched. The first answer is greedy, hardest first,
 those who have a place before newcomers. Up to SMALL_GROUPS and SMALL_PUS_EXACT every way of dealing
-the groups to the sites is then compared, each site packed as cheaply as it can be (pack.py), until
-BUDGET choices are spent. On larger machines who is left out gets the room of one other that finds
-another place. At equal cost, pools leave housekeeping alone, memory and PUs are spread over the
-nodes, and workloads that are not of one unit keep out of each other's L3 group.
+the groups to the sites is then compared (exact.py), each site packed as cheaply as it can be
+(pack.py), until exact.BUDGET choices are spent. On larger machines who is left out gets the room of
+one other that finds another place. At equal cost, pools leave housekeeping alone, memory and PUs
+are spread over the nodes, and workloads that are not of one unit keep out of each other's L3 group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from nodeagent.place.answer import Answer, Cost, Group, Resource, cost_of_all, stays, uses
+from nodeagent.place.exact import exact
 from nodeagent.place.machine import Machine, Piece
-from nodeagent.place.pack import Budget, Given, cost_of, greedy, least, pack
+from nodeagent.place.pack import Given, cost_of, greedy, least
 from nodeagent.place.room import Item, Taken, chosen, pool_at, pool_holds
 
-BUDGET = 10_000
-"""Choices tried beyond the greedy answer."""
 SMALL_GROUPS = 8
 SMALL_PUS_EXACT = 64
 MAX_EVICTED = 32
 """Others that are asked to go elsewhere for one that is left out."""
 ROUNDS = 3
-
-Cost = tuple[int, int, int, int]
-Resource = tuple[str, int, int]
-"""(memory or hugepages, NUMA node, page size): an amount that is promised once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Workloads that stand or fall together: a unit, or one alone. `sites` in order of choice."""
-
-    name: str
-    items: tuple[Item, ...]
-    sites: tuple[int, ...]
-    demand: Mapping[int, Mapping[Resource, int]]
-    """By site: what it takes of what."""
-    memory_bytes: int = 0
-
-    @property
-    def placed_now(self) -> int:
-        """How many of its workloads have a place now."""
-        return sum(i.now_site is not None for i in self.items)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The site of each group that has one, and what its workloads get."""
-
-    sites: Mapping[str, int]
-    given: Mapping[str, Given]
-    out: frozenset[str]
-    """Groups left out."""
-    cost: Cost
-    proven: bool
-    """No answer costs less."""
-
-    def taken(self) -> dict[str, Taken]:
-        """By workload."""
-        return {item.name: taken for given in self.given.values() for item, taken in given}
 
 
 def assign(machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]) -> Answer:
@@ -104,27 +66,11 @@ def _again(groups: Sequence[Group], answer: Answer) -> Answer:
             items = {i.name: i for i in g.items}
             site = answer.sites[g.name]
             given[g.name] = tuple(
-                (i, replace(t, moved=int(i.now_site is not None and not _stays(i, t, site))))
+                (i, replace(t, moved=int(i.now_site is not None and not stays(i, t, site))))
                 for old, t in answer.given[g.name]
                 for i in [items[old.name]]
             )
-    return replace(answer, given=given, cost=_cost(groups, given))
-
-
-def _stays(item: Item, taken: Taken, site: int) -> bool:
-    return item.now_site == site and (item.shared or item.now == taken.pus)
-
-
-def _cost(groups: Sequence[Group], given: Mapping[str, Given]) -> Cost:
-    out = sum(len(g.items) for g in groups if g.name not in given)
-    evicted = sum(g.placed_now for g in groups if g.name not in given)
-    costs = [cost_of(x) for x in given.values()]
-    return (
-        out,
-        evicted + sum(c[0] for c in costs),
-        sum(c[1] for c in costs),
-        sum(c[2] for c in costs),
-    )
+    return replace(answer, given=given, cost=cost_of_all(groups, given))
 
 
 def _small(machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]) -> Answer:
@@ -133,9 +79,9 @@ def _small(machine: Machine, groups: Sequence[Group], room: Mapping[Resource, in
     if answer.cost <= search.bound():
         answer = replace(answer, proven=True)
     else:
-        exact = _exact(machine, groups, room)
-        if exact is not None and (exact.proven or exact.cost < answer.cost):
-            answer = exact
+        better = exact(machine, groups, room)
+        if better is not None and (better.proven or better.cost < answer.cost):
+            answer = better
             search = _Search(machine, groups, room)
             for g in groups:
                 if g.name in answer.sites:
@@ -216,7 +162,7 @@ class _Search:
             sites=dict(self.sites),
             given=dict(self.given),
             out=frozenset(g.name for g in self.groups if g.name not in self.sites),
-            cost=_cost(self.groups, self.given),
+            cost=cost_of_all(self.groups, self.given),
             proven=False,
         )
 
@@ -275,7 +221,7 @@ class _Search:
         self.given[group.name] = given
         for item, taken in given:
             self.free &= ~taken.gone
-            self.used[site] += _uses(item, taken)
+            self.used[site] += uses(item, taken)
             if item.shared:
                 self.pooled[site].append(item)
         for key, amount in group.demand[site].items():
@@ -288,7 +234,7 @@ class _Search:
         site, given = self.sites.pop(group.name), self.given.pop(group.name)
         for item, taken in given:
             self.free |= taken.gone
-            self.used[site] -= _uses(item, taken)
+            self.used[site] -= uses(item, taken)
             if item.shared:
                 self.pooled[site].remove(item)
         for key, amount in group.demand[site].items():
@@ -361,7 +307,7 @@ class _Search:
         changed = False
         for item in [i for i, _ in self.given[group.name]]:
             was = given[item]
-            if item.shared or item.fixed or was.splits or _stays(item, was, site):
+            if item.shared or item.fixed or was.splits or stays(item, was, site):
                 continue
             if len(self.machine.usable(site, item.isolated, item.allowed)) < 2:
                 continue
@@ -406,114 +352,3 @@ def _gone(given: Mapping[Item, Taken]) -> int:
     for taken in given.values():
         mask |= taken.gone
     return mask
-
-
-def _uses(item: Item, taken: Taken) -> int:
-    """PUs that a workload keeps busy: those of a pool count too."""
-    return item.workload.cpus if item.shared else taken.gone.bit_count()
-
-
-# Every way of dealing the groups to the sites.
-
-SiteCost = tuple[int, int, int, int, int]
-"""(moved, splits, cores, whether a pool takes in housekeeping, memory and PUs squared)."""
-
-
-def _exact(
-    machine: Machine, groups: Sequence[Group], room: Mapping[Resource, int]
-) -> Answer | None:
-    """None: not even one answer within the budget."""
-    budget = Budget(BUDGET)
-    everything = (1 << len(groups)) - 1
-    best: dict[int, tuple[tuple[int, ...], tuple[tuple[int, int, Given], ...]]] = {
-        0: ((0,) * 5, ())
-    }
-    proven = True
-    for site in range(len(machine.sites)):
-        packed, sure = _at_site(machine, site, groups, room, budget)
-        proven &= sure
-        grown = dict(best)
-        for have, (cost, parts) in best.items():
-            for more, (extra, packing) in packed.items():
-                if have & more:
-                    continue
-                both = have | more
-                total = tuple(a + b for a, b in zip(cost, extra, strict=True))
-                if both not in grown or total < grown[both][0]:
-                    grown[both] = (total, (*parts, (site, more, packing)))
-        best = grown
-    if budget.left < 0:
-        proven = False
-
-    def whole(have: int) -> tuple[int, ...]:
-        left = [g for i, g in enumerate(groups) if not have >> i & 1]
-        cost = best[have][0]
-        out = sum(len(g.items) for g in left)
-        return (
-            out,
-            cost[0] + sum(g.placed_now for g in left),
-            *cost[1:3],
-            -(everything & ~have),
-            *cost[3:],
-        )
-
-    chosen_mask = min(best, key=whole)
-    given: dict[str, Given] = {}
-    sites: dict[str, int] = {}
-    for site, subset, packing in best[chosen_mask][1]:
-        by_name = {item.name: (item, taken) for item, taken in packing}
-        for i, g in enumerate(groups):
-            if subset >> i & 1:
-                sites[g.name] = site
-                given[g.name] = tuple(by_name[item.name] for item in g.items)
-    return Answer(
-        sites=sites,
-        given=given,
-        out=frozenset(g.name for g in groups if g.name not in sites),
-        cost=_cost(groups, given),
-        proven=proven,
-    )
-
-
-def _at_site(
-    machine: Machine,
-    site: int,
-    groups: Sequence[Group],
-    room: Mapping[Resource, int],
-    budget: Budget,
-) -> tuple[dict[int, tuple[SiteCost, Given]], bool]:
-    """Each set of groups that fits the site: what it costs, and the packing.
-
-    What does not fit does not fit with more either.
-    """
-    able = [i for i, g in enumerate(groups) if site in g.sites]
-    packed: dict[int, tuple[SiteCost, Given]] = {}
-    sets = {0}
-    sure = True
-    for i in able:
-        for below in sorted(sets):
-            subset = below | 1 << i
-            if any(below >> j & 1 and subset & ~(1 << j) not in sets for j in able):
-                continue
-            mine = [g for k, g in enumerate(groups) if subset >> k & 1]
-            wanted: dict[Resource, int] = {}
-            for g in mine:
-                for key, amount in g.demand[site].items():
-                    wanted[key] = wanted.get(key, 0) + amount
-            if any(room.get(k, n) < n for k, n in wanted.items()):
-                continue
-            items = [item for g in mine for item in g.items]
-            found = pack(machine, site, items, machine.givable, budget)
-            if found is None:
-                continue
-            sure &= found.proven
-            pooled = [i for i in items if i.shared]
-            gone, free = 0, machine.givable
-            for item, taken in found.given:
-                gone += _uses(item, taken)
-                free &= ~taken.gone
-            joined = int(bool(pooled) and pool_at(machine, site, pooled, free)[1])
-            spread = (sum(g.memory_bytes for g in mine) >> 20) ** 2 + gone**2
-            packed[subset] = ((*found.cost, joined, spread), found.given)
-            sets.add(subset)
-    return packed, sure and budget.left >= 0
