@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon.links import event
-from nodeagent.daemon.pins import blocked_by, mine
+from nodeagent.daemon.owned import mine
+from nodeagent.daemon.pins import blocked_by
 from nodeagent.daemon.state import Seen, State, Undo
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.placement import Consent, Placed, ProcessState

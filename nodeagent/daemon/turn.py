@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.daemon import clock, comparing, hostvalues, pins
+from nodeagent.daemon import adopting, clock, comparing, hostvalues, pins, results, rows
 from nodeagent.daemon import guard as guarding
 from nodeagent.daemon.fold import fold
 from nodeagent.daemon.links import event, feed_events, finding_events, state_events
@@ -36,7 +36,7 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
     state = clock.followed(state, now_ns, events)
     state = _freeze(state, seen, now_ns, events)
     state = _judge(state, seen, now_ns, events)
-    state = pins.take_results(state, seen, events)
+    state = results.take_results(state, seen, events)
     state = replace(state, journal_id=_newest_act(state, seen))
     state = _read(state, seen)
     state = hostvalues.adopt(state, seen, now_ns, events)
@@ -44,7 +44,7 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
         state = replace(state, entries=seen.journal.entries)
     state = _plan(state, seen, now_ns, events)
     # After the plan: what a unit holds is told by its workload, whose processes that claims.
-    state = pins.adopt(state, seen, now_ns, events)
+    state = adopting.adopt(state, seen, now_ns, events)
     state = pins.watch_over(state, seen, now_ns, events)
     state, undo = comparing.compare(state, seen, now_ns, events)
     state = hostvalues.replanned(state)
@@ -61,7 +61,7 @@ def turn(state: State, seen: Seen, now_ns: int) -> tuple[State, Decisions]:
         guard=guarding.numbered(state.guard, state.journal_id),
         values=hostvalues.numbered(state.values, state.journal_id),
     )
-    state, held = pins.rows(state, seen)
+    state, held = rows.rows(state, seen)
     folded, said = fold(state.fold, events, now_ns)
     state = replace(state, fold=folded)
     watch = frozenset(t.pid for targets in state.claimed.values() for t in targets)
