@@ -211,10 +211,12 @@ def observe(
     authors: Mapping[int, Author],
     journal_ns: int,
     seats: Mapping[int, CpuSet] | None = None,
+    acting: bool = False,
 ) -> tuple[Guard, Drift | None]:
     """Compares one process with its pin. `authors` maps tid to who changed its mask; `journal_ns`
     is when the journal that the guard has adopted was read; `seats` maps tid to the set of its own
-    (None: `planned` for each).
+    (None: `planned` for each); `acting`: an act on it is under way, whose effect may be read before
+    its result.
 
     A pin of ours that is left is a drift only when a later journal still has it: a person who
     undoes it moves the threads too.
@@ -249,7 +251,7 @@ def observe(
             cpus=planned,
             inside=known if pin.correcting else {**known, **inside},
             adopted=False,
-            correcting=pin.correcting and bool(outside),
+            correcting=pin.correcting and (bool(outside) or acting),
             suspect_ns=0,
         )
         return guard.with_pin(key, settled), None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import assert_never
 
 from nodeagent.daemon import authors as authorship
 from nodeagent.daemon import guard as guarding
-from nodeagent.daemon.guard import Answer, Drift, Pin
+from nodeagent.daemon.guard import Answer, Drift, Pin, ProcessKey
 from nodeagent.daemon.links import event
 from nodeagent.daemon.owned import keys_of, mine
 from nodeagent.daemon.state import (
@@ -22,6 +23,7 @@ from nodeagent.daemon.state import (
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.event import Event, Severity
 from nodeagent.model.placement import (
+    HOLDING,
     Action,
     Consent,
     Knob,
@@ -44,6 +46,7 @@ def watch_over(state: State, seen: Seen, now_ns: int, events: list[Event]) -> St
     # Without an actor nothing can be undone either, so there is nothing to wait for.
     journal_ns = state.journal_ns if seen.actor is None else now_ns + 1
     owned = mine(state)
+    acted_on = _acted_on(state, seen)
     kept = authorship.merged(state.authors, seen.changes, (p.pid for _, p in owned))
     if seen.lost_changes:
         events.append(
@@ -68,11 +71,22 @@ def watch_over(state: State, seen: Seen, now_ns: int, events: list[Event]) -> St
             authorship.blamed(kept, process, own, 0 if pin is None else pin.at_ns),
             journal_ns,
             own if placed.roles else None,
+            (process.pid, process.start_time) in acted_on,
         )
         kept = authorship.settled(kept, process, own, state.read_ns)
         if drift is not None:
             events.append(_drift_event(drift, process, state, seen, now_ns))
     return replace(state, guard=guard, authors=kept)
+
+
+def _acted_on(state: State, seen: Seen) -> Set[ProcessKey]:
+    """Processes whose threads the actor moves now."""
+    busy = seen.busy
+    if busy is None or isinstance(busy, MigrateMemory):
+        return frozenset()
+    if isinstance(busy, SetValue) and busy.knob not in HOLDING:
+        return frozenset()
+    return frozenset(keys_of(state, busy))
 
 
 def _drift_event(

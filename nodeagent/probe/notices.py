@@ -30,6 +30,9 @@ _AUTHOR = struct.Struct("<IIIIIIQ16s64s64s64s32Q")
 MAX_STALE = 64
 """Takes until an old ring is empty; it holds four."""
 
+MAX_TAKES = 8
+"""The same of one look; what is left then makes the ring readable."""
+
 MAX_AUTHORS = 256
 """Authors remembered for the short records that name them."""
 
@@ -233,13 +236,24 @@ class Notices:
         watch, ring = self._watch, self._ring
         if watch is None or ring is None:
             return Noticed()
+        began_ns = time.monotonic_ns()
         watch.next_look()
         offset_ns = time.time_ns() - time.monotonic_ns()
         changes: list[Change] = []
         pids: set[int] = set()
         kinds: set[Kind] = set()
         first: int | None = None
-        for data in ring.take():
+        taken: list[bytes] = []
+        for _ in range(MAX_TAKES):
+            # Until nothing is left: the kernel wakes us only when it saw that we had caught up.
+            if not (some := ring.take()):
+                break
+            taken += some
+        if any(_NOTE.unpack_from(data)[0] >= began_ns for data in taken):
+            # Told in the look that has just begun, and taken: what follows would be told no more.
+            # The processes are looked at after this.
+            watch.next_look()
+        for data in taken:
             at_ns, number, tgid, tid, cpu = _NOTE.unpack_from(data)
             kind = KINDS[number]
             first = at_ns if first is None else min(first, at_ns)

@@ -48,6 +48,14 @@ def test_while_it_is_put_right_nothing_new_is_taken_for_held() -> None:
     assert dict(after.inside) == {7: LEFT, 8: LEFT}
 
 
+def test_what_is_owed_is_owed_until_the_act_has_ended() -> None:
+    owed = Guard(pins={KEY: replace(PIN, correcting=True)})
+    for acting in (True, False):
+        # Its effect is read before its result comes; without an act others put it right.
+        guard, _ = observe(owed, "w", LEFT, process(LEFT), 20, {}, 99, None, acting)
+        assert guard.pins[KEY].correcting == acting
+
+
 @pytest.mark.parametrize("adopted", [False, True])
 def test_an_act_on_one_role_leaves_the_others_as_they_were(adopted: bool) -> None:
     guard = Guard(pins={KEY: replace(PIN, adopted=adopted, correcting=True, suspect_ns=5)})

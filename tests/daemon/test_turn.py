@@ -218,6 +218,7 @@ class Daemon:
     changes: list[Change] = field(default_factory=list)
     lost: int = 0
     probe: ProbeStatus | None = None
+    busy: Action | None = None
     findings: tuple[Finding, ...] = ()
     snapshot: Snapshot = MACHINE
 
@@ -237,6 +238,7 @@ class Daemon:
             reading=Reading(at_ns=world.now, processes=world.processes()),
             journal=journal if self.fresh and self.actor is None else None,
             done=tuple(self.done),
+            busy=self.busy,
             freeze_file=self.freeze_file,
             actor=self.actor,
             changes=tuple(self.changes),
@@ -456,6 +458,21 @@ def test_first_drift_is_corrected_second_reported() -> None:
     (manual,) = [e for e in daemon.events if e.kind == "pin.manual"]
     assert "second change" in manual.message
     assert not daemon.turn().held[0].held
+
+
+def test_a_correction_is_said_although_its_effect_was_seen_before_its_result() -> None:
+    world, daemon = pinned_world()
+    world.masks[100, 100] = CpuSet.of([7])
+    while not (queue := daemon.turn(acts=0).queue):
+        pass
+    daemon.busy = queue[0].action
+    done = world.perform(queue[0].action)
+    for _ in range(3):
+        daemon.turn(acts=0)
+    daemon.busy, daemon.done = None, [done]
+    daemon.turn()
+    (put,) = [e for e in daemon.events if e.kind == "pin.corrected"]
+    assert put.message.endswith(": put right once after an unknown author")
 
 
 def test_a_correction_that_meets_its_author_is_the_second_change() -> None:

@@ -163,6 +163,23 @@ def test_births_wake_the_reader_once_and_are_all_counted(
     assert Kind.FORK in wait(notices, Kind.FORK).kinds
 
 
+def test_a_storm_of_births_is_told_at_every_look(
+    notices: Notices, victim: Callable[..., Victim]
+) -> None:
+    one = victim()
+    notices.watch({one.pid: None})
+    fd = notices.fileno()
+    assert fd is not None and one.child.stdin is not None
+    one.child.stdin.write("10000000\n")
+    one.child.stdin.flush()
+    for look in range(1009):
+        before = notices.count(Kind.FORK)
+        assert select.select([fd], [], [], PATIENCE_S)[0], f"births are told no more: look {look}"
+        # A stranger's exec wakes too; of births that many cannot all be older than the look.
+        births = notices.count(Kind.FORK) - before
+        assert Kind.FORK in notices.take().kinds or births < 50, f"{births} births untold"
+
+
 @needs_two
 def test_a_thread_off_its_mask_is_noticed(notices: Notices, victim: Callable[..., Victim]) -> None:
     one = victim()
