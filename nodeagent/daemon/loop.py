@@ -77,6 +77,10 @@ class Loop:
         self._notices: list[Event] = []
         self._wake = asyncio.Event()
         self._asked = False
+        self._answered = False
+        """What the last turn's decision hangs on is there."""
+        self._follows = False
+        """The last turn was started by such an answer; the next is not: it might ask for ever."""
         self._stopping = False
         self._last_ns = 0
         self._failed_turns = 0
@@ -178,7 +182,8 @@ class Loop:
         return due_ns(0, interval_ns, asked, self._took_ns, self._usual_ns)
 
     async def _pause(self) -> None:
-        while not self._stopping:
+        # The answer to a turn's own question starts the next at once, whose cost counts to both.
+        while not self._stopping and not self._answered:
             due = self._last_ns + self._gap_ns(self._asked)
             wait_s = (due - time.monotonic_ns()) / 1e9
             if wait_s <= 0:
@@ -190,6 +195,8 @@ class Loop:
 
     def _turn(self) -> None:
         self._last_ns, self._asked = time.monotonic_ns(), False
+        self._follows, self._answered = self._answered, False
+        asked_ns = self._took_ns if self._follows else 0
         began_ns = time.thread_time_ns()
         try:
             decisions = self._look_and_decide()
@@ -207,8 +214,8 @@ class Loop:
             )
             return
         self._failed_turns = 0
-        before_ns, self._took_ns = self._took_ns, time.thread_time_ns() - began_ns
-        self._usual_ns = min(before_ns, self._took_ns)
+        before_ns, took_ns = self._took_ns, time.thread_time_ns() - began_ns
+        self._took_ns, self._usual_ns = asked_ns + took_ns, min(before_ns, took_ns)
         if self._acting.within_deadline(asyncio.get_running_loop().time()):
             self._notifier.alive()
         self._notifier.status(decisions.sentence)
@@ -340,6 +347,7 @@ class Loop:
 
     async def _look_up(self, actor: Actor) -> None:
         await self._read_journal(actor)
+        self._answered = not self._follows
         self._ask()
 
     async def _actor_up(self, actor: Actor) -> None:

@@ -148,7 +148,8 @@ def test_a_storm_of_changes_costs_few_turns_and_two_events(node: Node, workers: 
     turns, took_s = node.status().turns - before, time.monotonic() - began
     changes = int(stormed.stdout)
     assert changes > 2000
-    assert turns <= 20 * took_s + 2 < changes
+    # One more for each answer of the journal to what an author's change asks.
+    assert turns <= 20 * took_s + 4 < changes
     kinds = [e.kind for e in node.events()]
     assert kinds.count("pin.drift") == 1 and kinds.count("pin.manual") == 1
     assert cpus
