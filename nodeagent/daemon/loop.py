@@ -299,7 +299,10 @@ class Loop:
         if self._probe is not None:
             self._probe.watch(decisions.watch)
         if self._guard is not None:
-            self._guard.watch(decisions.masks, awaiting=bool(self._setup.workloads))
+            awaiting = bool(self._setup.workloads)
+            if self._guard.watch(decisions.masks, awaiting=awaiting):
+                # A thread that was moved since this turn looked is met by the next one.
+                self._ask()
         self._cpusets.watch(frozenset(p.cgroup for p in self._guarded() if p.cgroup))
         self._record(decisions.events)
         self._publish(seen, decisions)

@@ -113,9 +113,10 @@ class Notices(Protocol):
     def fileno(self) -> int | None:
         """Readable when something came."""
 
-    def watch(self, masks: Mapping[int, CpuSet | None], *, awaiting: bool) -> None:
+    def watch(self, masks: Mapping[int, CpuSet | None], *, awaiting: bool) -> bool:
         """Exactly these processes: pid -> where its threads belong; None: anywhere. `awaiting`:
-        programs that begin are told while there are none, too."""
+        programs that begin are told while there are none, too. True: one is new or belongs
+        elsewhere now, and what happened to it since `take` is not told."""
 
     def take(self) -> Noticed:
         """What came since last asked; to be called before the processes are looked at."""

@@ -197,12 +197,14 @@ class Notices:
         """Readable when something came; None: nothing ever comes."""
         return None if self._ring is None else self._ring.fileno()
 
-    def watch(self, masks: Mapping[int, CpuSet | None], *, awaiting: bool = False) -> None:
+    def watch(self, masks: Mapping[int, CpuSet | None], *, awaiting: bool = False) -> bool:
         """Exactly these processes: pid -> where its threads belong; None: anywhere. `awaiting`:
-        others may come, so a program that begins is told though there is nothing to guard yet."""
-        watch = self._watch
+        others may come, so a program that begins is told though there is nothing to guard yet.
+
+        True: one is new or belongs elsewhere now; what happened to it since `take` is not told."""
+        watch, changed = self._watch, False
         if watch is None:
-            return
+            return False
         if awaiting != self._awaiting:
             watch.awaited(1 if awaiting else -1)
             self._awaiting = awaiting
@@ -223,6 +225,10 @@ class Notices:
             elif held[2] != mask:
                 watch.mask(held[0], mask)
                 self._slots[pid] = (held[0], held[1], mask)
+            else:
+                continue
+            changed = True
+        return changed
 
     def forget(self, pid: int) -> None:
         """A pid that now is another process: guarded anew by the next `watch`."""

@@ -476,3 +476,18 @@ def test_more_processes_than_there_is_room_for_are_counted(notices: Notices) -> 
     finally:
         os.killpg(crowd.pid, signal.SIGKILL)
         crowd.communicate()
+
+
+def test_who_is_new_or_belongs_elsewhere_is_looked_at_again(
+    notices: Notices, victim: Callable[..., Victim]
+) -> None:
+    one, other = victim(), victim()
+    here, there = CpuSet.of([CPU]), CpuSet.of([CPU + 1])
+    assert notices.watch({one.pid: None})
+    assert not notices.watch({one.pid: None})
+    assert notices.watch({one.pid: here, other.pid: here})
+    assert notices.watch({one.pid: there, other.pid: here})
+    assert not notices.watch({one.pid: there})
+    other.end()
+    # A process that is gone is not asked for for ever.
+    assert not notices.watch({one.pid: there, other.pid: here})
