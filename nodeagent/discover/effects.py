@@ -1,12 +1,13 @@
 """What happened on each CPU so far: interrupts, softirqs, and how long each thread has run.
 
-Reads only what takes no lock of a process: stat, schedstat.
+Reads only what takes no lock of a process: stat, schedstat; and /proc/stat.
 Source: Documentation/scheduler/sched-stats.rst; proc_pid_stat(5).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable
 
@@ -19,6 +20,15 @@ MAX_TABLE = 64 << 20
 """Bytes of /proc/interrupts: 2,048 CPUs times thousands of lines."""
 MAX_THREADS = 65_536
 PF_KTHREAD = 0x00200000
+
+
+_CPU = re.compile(r"^cpu(\d+) (\d+) (\d+) (\d+) ", re.MULTILINE)
+
+
+def busy_of(text: str, hz: int | None = None) -> dict[int, int]:
+    """CPU -> nanoseconds of user, nice and system time (guests are in user) by /proc/stat."""
+    tick_ns = 1_000_000_000 // (hz or os.sysconf("SC_CLK_TCK"))
+    return {int(cpu): sum(map(int, ticks)) * tick_ns for cpu, *ticks in _CPU.findall(text)}
 
 
 class Effects:
@@ -36,6 +46,9 @@ class Effects:
             if text is None:
                 unread.append(f"/proc/{name} could not be read")
             texts[name] = text or ""
+        stat = self._root.text("proc/stat", MAX_TABLE)
+        if stat is None:
+            unread.append("/proc/stat could not be read: who has ended or left is not seen")
         tasks: dict[int, TaskRun] = {}
         untimed = 0
         for pid in self._root.pids():
@@ -64,6 +77,7 @@ class Effects:
             softirqs=softirqs,
             titles=titles,
             tasks=tasks,
+            busy_ns=busy_of(stat or ""),
             online=self._root.cpus("sys/devices/system/cpu/online") or CpuSet(),
             unread=tuple(unread),
         )

@@ -40,6 +40,9 @@ class Counters:
     tasks: Mapping[int, TaskRun]
     """By thread number."""
     online: CpuSet
+    busy_ns: Mapping[int, int] = field(default_factory=dict)
+    """CPU -> time that threads have run on it since boot, whoever they were; in steps of the
+    kernel's tick where it is sampled. Empty: not told."""
     unread: tuple[str, ...] = ()
     """Sentences about what could not be read."""
 
@@ -51,7 +54,7 @@ class Culprit:
     what: str
     """`IRQ 86 nvme1q3`, `softirq NET_RX`, `ksoftirqd/3 (pid 40)`."""
     kind: str
-    """irq, ipi, tick, softirq, kernel-thread or process."""
+    """irq, ipi, tick, softirq, kernel-thread, process or gone: whoever is not there any more."""
     count: int | None = None
     """How often; None: not counted, but timed."""
     run_ns: int | None = None

@@ -34,6 +34,8 @@ SOFT_FAIL_HZ = 10.0
 STRANGER_WARN = 0.001
 """Share of the time: 10 ms in 10 s."""
 STRANGER_FAIL = 0.01
+GONE_WARN = 0.05
+"""Share of the time that no thread of the last reading accounts for; the kernel may sample it."""
 MAX_CULPRITS = 8
 """Of one CPU; the rest is counted."""
 
@@ -91,6 +93,7 @@ def prove(
     for tid, ns in ran.items():
         task = last.tasks[tid]
         by_cpu.setdefault(task.cpu, []).append((tid, task, ns))
+    gone = _gone(first, last, cpus, owned, by_cpu, seconds)
     proofs = tuple(
         _cpu(
             cpu,
@@ -101,6 +104,7 @@ def prove(
             cpu in tickless,
             by_cpu.get(cpu, ()),
             pids,
+            gone.get(cpu),
         )
         for cpu in sorted(cpus)
     )
@@ -132,6 +136,39 @@ def _ran(first: Counters, last: Counters) -> Iterator[tuple[int, int]]:
             yield tid, task.run_ns - before
 
 
+def _gone(
+    first: Counters,
+    last: Counters,
+    cpus: CpuSet,
+    owned: Sequence[Owned],
+    by_cpu: Mapping[int, Sequence[tuple[int, TaskRun, int]]],
+    seconds: float,
+) -> dict[int, Culprit]:
+    """CPU -> what ran there and is not found there any more: it has ended, or moved away. Of CPUs
+    that one workload has together, the one where most is missing: its threads may move there."""
+    found: dict[int, Culprit] = {}
+    groups = [o.cpus & cpus for o in owned]
+    alone = cpus - CpuSet.of(cpu for group in groups for cpu in group)
+    for group in (*groups, *(CpuSet.of([cpu]) for cpu in alone)):
+        missing = {
+            cpu: last.busy_ns[cpu]
+            - first.busy_ns[cpu]
+            - sum(ns for _, _, ns in by_cpu.get(cpu, ()))
+            for cpu in group
+            if cpu in first.busy_ns and cpu in last.busy_ns
+        }
+        missing_ns = sum(missing.values())
+        if missing_ns > GONE_WARN * seconds * 1e9:
+            found[max(missing, key=lambda cpu: missing[cpu])] = Culprit(
+                what="threads that have ended or moved away",
+                kind="gone",
+                run_ns=missing_ns,
+                exact=False,
+                verdict=Verdict.WARN,
+            )
+    return found
+
+
 def _cpu(
     cpu: int,
     first: Counters,
@@ -141,6 +178,7 @@ def _cpu(
     tickless: bool,
     tasks: Sequence[tuple[int, TaskRun, int]],
     pids: Mapping[int, str],
+    gone: Culprit | None,
 ) -> CpuProof:
     if cpu not in first.online or cpu not in last.online:
         return CpuProof(
@@ -155,6 +193,8 @@ def _cpu(
         for tid, task, ns in tasks
         if not (owner and pids.get(task.pid) == owner)
     ]
+    if gone is not None:
+        found.append(gone)
     found.sort(key=lambda c: (-_ORDER.index(c.verdict), -(c.run_ns or 0), -(c.count or 0), c.what))
     ticks = _ticks(cpu, first, last)
     verdict = _worst(c.verdict for c in found)
@@ -183,7 +223,7 @@ def _reason(found: Sequence[Culprit]) -> str:
 def words_of(culprit: Culprit) -> str:
     """`IRQ 86 nvme1q3 12 times`, `kworker/3:1 (pid 40) ran 40 ms`."""
     if culprit.run_ns is not None:
-        upto = "" if culprit.exact else "up to "
+        upto = "about " if culprit.kind == "gone" else "" if culprit.exact else "up to "
         return f"{culprit.what} ran {upto}{_ms(culprit.run_ns)}"
     times = "once" if culprit.count == 1 else f"{culprit.count} times"
     return f"{culprit.what} {times}"

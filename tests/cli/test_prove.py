@@ -11,6 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from nodeagent.discover.effects import Effects
+from nodeagent.discover.root import Root
+from nodeagent.model.cpuset import CpuSet
+
 CPU = max(os.sched_getaffinity(0))
 HOG = """
 import os, sys
@@ -73,3 +77,18 @@ def test_an_offline_cpu_is_unknown(bin_dir: pathlib.Path) -> None:
     done = run(bin_dir, "-o", "json", "place", "prove", "--for", "0.1", "--cpus", "2000")
     assert done.returncode == 3
     assert json.loads(done.stdout)["cpus"][0]["reason"] == "CPU 2000 is offline"
+
+
+def test_a_cpu_was_busy_for_those_who_have_ended() -> None:
+    effects, here = Effects(Root.live()), CpuSet.of([CPU])
+    before = effects.read(here)
+    code = f"import os\nos.sched_setaffinity(0, {{{CPU}}})\nsum(range(30_000_000))"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    _, _, used = os.wait4(child.pid, 0)
+    child.returncode = 0
+    after = effects.read(here)
+    assert child.pid not in after.tasks
+    grown_s = (after.busy_ns[CPU] - before.busy_ns[CPU]) / 1e9
+    # It began elsewhere, and the kernel may count whole ticks.
+    assert grown_s > 0.5 * (used.ru_utime + used.ru_stime) > 0
+    assert before.online == CpuSet.of(before.busy_ns)

@@ -50,6 +50,7 @@ def counters(
     titles: Mapping[str, str] | None = None,
     online: str = "0-7",
     unread: tuple[str, ...] = (),
+    busy_s: Mapping[int, float] | None = None,
 ) -> Counters:
     """Of CPU 3 alone."""
     return Counters(
@@ -60,6 +61,7 @@ def counters(
         tasks=tasks or {},
         online=CpuSet.parse(online),
         unread=unread,
+        busy_ns={cpu: int(s * 1e9) for cpu, s in (busy_s or {}).items()},
     )
 
 
@@ -208,3 +210,32 @@ def test_ok_means_that_nothing_came(
         and not (tickless and softirqs.get("TIMER", 0) > 2 * SECONDS)
     )
     assert (proof.verdict is Verdict.OK) == clean
+
+
+def test_who_is_gone_is_told_by_the_time_that_nobody_accounts_for() -> None:
+    mine = {100: task(100, 4_000_000_000)}
+    first = counters(0, busy_s={3: 50.0})
+    (cpu,) = judged(counters(SECONDS, tasks=mine, busy_s={3: 55.0}), first).cpus
+    assert (cpu.verdict, cpu.own_ns) == (Verdict.WARN, 4_000_000_000)
+    assert cpu.reason == "threads that have ended or moved away ran about 1000 ms"
+    (cpu,) = judged(counters(SECONDS, tasks=mine, busy_s={3: 54.5}), first).cpus
+    assert cpu.verdict is Verdict.OK, "the kernel may sample it: up to 5 % is nobody's"
+    (cpu,) = judged(counters(SECONDS, tasks=mine), first).cpus
+    assert cpu.verdict is Verdict.OK, "not told"
+
+
+def test_a_workload_may_move_among_its_own_cpus_and_nobody_else() -> None:
+    mine = {100: task(100, 6_000_000_000)}
+    first, last = (
+        counters(at, tasks=tasks, busy_s=busy)
+        for at, tasks, busy in ((0, {}, {2: 0, 3: 0}), (SECONDS, mine, {2: 4, 3: 2}))
+    )
+    both = CpuSet.of([2, 3])
+    owned = [Owned(workload="rank0", cpus=both, pids=frozenset({100}))]
+    kinds = [c.kind for p in prove(first, last, both, owned, both, {}).cpus for c in p.culprits]
+    assert "gone" not in kinds
+    found = prove(first, last, both, [], both, {}).cpus
+    assert [[c.run_ns for c in p.culprits if c.kind == "gone"] for p in found] == [
+        [4_000_000_000],
+        [],
+    ]
