@@ -16,10 +16,8 @@ from nodeagent.model.memory import (
     by_node_text,
     by_node_words,
     local_share,
-    next_step,
     outside,
     parse_by_node,
-    room_needed,
     size,
 )
 from nodeagent.model.placement import ActionResult, MigrateMemory, Outcome
@@ -108,7 +106,8 @@ class Migrations:
 
     def _begin(self, action: MigrateMemory, comm: str) -> Moving:
         pid, now, other = action.target.pid, time.monotonic(), self._moving
-        if other is not None and now - other.at_s < IDLE_S:
+        if other is not None:
+            # One that was left has been ended before (`leave`).
             raise BusyError(
                 f"the memory of {other.comm} ({other.key[0]}) is being moved, and one process's is "
                 "moved at a time",
@@ -184,29 +183,18 @@ class Migrations:
         )
 
     def _move(self, action: MigrateMemory, moving: Moving) -> Step:
-        free = available(action.to)
-        if free < room_needed(moving.step_bytes):
-            why = f"node {action.to} has {size(free)} free or reclaimable left"
+        why = moving.no_room(available(action.to))
+        if why is not None:
             return self._stopped(moving, why)
         # Again: the number may be another's by now.
         affinity.check_alive(action.target.pid, action.target.start_time)
         walked = self._mover.move(action.to, action.nodes, moving.step_bytes)
         step("memory.moved")
-        moving.now.add(walked)
-        if walked.full:
-            return self._stopped(moving, f"node {action.to} had no page left to give")
+        why = moving.after(walked)
+        if why is not None:
+            return self._stopped(moving, why)
         if walked.done:
             return self._finished(action, moving)
-        if walked.calls:
-            took_ms = walked.longest_ns / 1e6
-            wanted = next_step(moving.step_bytes, took_ms, action.stall_ms)
-            if wanted is None:
-                why = (
-                    f"a step of {size(moving.step_bytes)}, the smallest, kept its pages for "
-                    f"{took_ms:.0f} ms, over the stall bound of {action.stall_ms} ms"
-                )
-                return self._stopped(moving, why)
-            moving.step_bytes = wanted
         return moving.more(moving.far())
 
     def _finished(self, action: MigrateMemory, moving: Moving) -> Step:
@@ -225,10 +213,7 @@ class Migrations:
         back = pulled_back(pid, action.to)
         if back:
             words_.append(back)
-        outcome = Outcome.DONE
-        if now.moved == 0 and now.staying.total:
-            outcome = Outcome.REFUSED
-        return self._ended(moving, outcome, "; ".join(words_))
+        return self._ended(moving, moving.outcome, "; ".join(words_))
 
     def _stopped(self, moving: Moving, why: str) -> Step:
         """Between two steps: the process runs on, with its memory in two places."""

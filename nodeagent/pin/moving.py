@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nodeagent.model.memory import FIRST_STEP_BYTES, outside, size
+from nodeagent.model.memory import FIRST_STEP_BYTES, next_step, outside, room_needed, size
 from nodeagent.model.placement import ActionResult, MigrateMemory, Outcome
 from nodeagent.pin.mover import Walked
 from nodeagent.pin.records import Entry
@@ -35,6 +35,35 @@ class Moving:
         """How far it came."""
         total = outside(self.before.by_node, self.action.nodes)
         return f"{size(self.now.moved)} of {size(total)} moved to node {self.action.to}"
+
+    def no_room(self, free: int) -> str | None:
+        """Why no further step may begin with so many bytes on the target; None: one may."""
+        if free >= room_needed(self.step_bytes):
+            return None
+        return f"node {self.action.to} has {size(free)} free or reclaimable left"
+
+    def after(self, walked: Walked) -> str | None:
+        """Takes a step in: how large the next one may be. Why there may be none; None: go on."""
+        self.now.add(walked)
+        if walked.full:
+            return f"node {self.action.to} had no page left to give"
+        if walked.done or not walked.calls:
+            return None
+        took_ms = walked.longest_ns / 1e6
+        wanted = next_step(self.step_bytes, took_ms, self.action.stall_ms)
+        if wanted is None:
+            return (
+                f"a step of {size(self.step_bytes)}, the smallest, kept its pages for "
+                f"{took_ms:.0f} ms, over the stall bound of {self.action.stall_ms} ms"
+            )
+        self.step_bytes = wanted
+        return None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of one that came to its end: nothing that moved, and something that stays, is refused."""
+        stays = self.now.moved == 0 and self.now.staying.total > 0
+        return Outcome.REFUSED if stays else Outcome.DONE
 
     def facts(self) -> dict[str, int]:
         """Bytes and times of what was done so far."""

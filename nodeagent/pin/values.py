@@ -95,7 +95,8 @@ class Values:
         if not gone:
             try:
                 with self._left.step():
-                    self._put_back(entry)
+                    said, now = self._put_back(entry)
+                    back = self._doors[Knob(entry.open.knob)].same(now, entry.open.value_before)
             except GoneError:
                 gone = True
             except TROUBLE as late:
@@ -104,7 +105,8 @@ class Values:
                     message=f"{message}; and not put back: {words(late)}",
                     journal_id=entry.id,
                 )
-            message += "; everything is as before"
+            else:
+                message += "; everything is as before" if back else f"; {said}"
         refused = isinstance(error, RightsError)
         outcome = Outcome.GONE if gone else Outcome.REFUSED if refused else Outcome.REVERTED
         try:

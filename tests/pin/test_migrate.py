@@ -305,6 +305,33 @@ def test_an_interrupted_moving_of_what_has_ended_is_closed(
         assert actor.entries == ()
 
 
+def test_an_interrupted_undo_is_completed_and_says_what_stays(
+    tmp_path: Path, open_actor: Opener, victim: Make
+) -> None:
+    process = victim()
+    journal = Journal(tmp_path / "state/journal")
+    entry = begun(journal, process.target, f"7:{64 * MIB}")
+    journal.done(entry.id, "")
+    journal.undoing(entry.id)
+    journal.close()
+    with open_actor(tmp_path, MEMORY) as actor:
+        (said,) = actor.recover()
+        assert "the interrupted undo of moving the memory of" in said and "completed" in said
+        assert actor.entries == ()
+
+
+def test_a_number_that_is_another_s_by_now_is_told_as_that(
+    tmp_path: Path, open_actor: Opener, victim: Make
+) -> None:
+    target = victim().target
+    old = Target(pid=target.pid, tid=0, start_time=target.start_time - 1)
+    opened(tmp_path, old, before=f"7:{64 * MIB}")
+    with open_actor(tmp_path, MEMORY) as actor:
+        (said,) = actor.recover()
+        assert "was interrupted, and" in said and "has its number now" in said
+        assert actor.entries == ()
+
+
 def test_undo_leaves_memory_and_says_how_to_move_it_back(
     tmp_path: Path, open_actor: Opener, victim: Make
 ) -> None:
