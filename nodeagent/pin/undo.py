@@ -225,6 +225,11 @@ class Journal:
                 raise self._full()
         step("journal.before")
         try:
+            try:
+                self._put_back()
+            except OSError:
+                if make_room:
+                    raise
             self._append(lines, make_room=make_room)
         except OSError as error:
             raise ActError(
@@ -234,6 +239,37 @@ class Journal:
         step("journal.synced")
         for record, line in zip(records, lines, strict=True):
             apply(self._state, record, line)
+
+    def _put_back(self) -> None:
+        """Writes the file anew where somebody removed it, or its folder: what is not closed is in
+        memory too. Raises OSError where that cannot be, or where another file stands there."""
+        held = os.fstat(self._fd)
+        try:
+            found = self._path.lstat()
+        except FileNotFoundError:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_owner(self._folder, self._folder.lstat(), stat.S_ISDIR)
+            self._lock_again()
+            self._rewrite()
+            return
+        if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+            raise OSError(errno.ESTALE, "another file stands there than the one that is held")
+
+    def _lock_again(self) -> None:
+        """The lock that went with the folder. Raises OSError when another actor has it."""
+        lock = os.open(self._folder / "lock", _OPEN, 0o600)
+        if os.path.sameopenfile(lock, self._lock):
+            os.close(lock)
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise OSError(
+                errno.EBUSY, "another actor holds the folder made in its place"
+            ) from error
+        os.close(self._lock)
+        self._lock = lock
 
     def _full(self) -> ActError:
         waiting = f"{self._path}: {self._state.end} bytes wait to be undone, no more are kept"
