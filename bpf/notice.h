@@ -18,8 +18,9 @@ static __always_inline void notice_tell(__u32 kind, __u32 tgid, __u32 tid, __u32
 		__sync_fetch_and_add(&watch.lost, 1);
 }
 
-static __always_inline void notice(struct ng_slot *slot, __u32 kind, struct task_struct *task,
-				   __u32 cpu)
+/* parent: who is guarded; task: what happened to it, a child or thread of its own, or itself. */
+static __always_inline void notice(struct ng_slot *slot, __u32 kind, struct task_struct *parent,
+				   struct task_struct *task, __u32 cpu)
 {
 	__u32 generation = watch.generation;
 
@@ -27,7 +28,7 @@ static __always_inline void notice(struct ng_slot *slot, __u32 kind, struct task
 	if (slot->told[kind] == generation)
 		return;
 	slot->told[kind] = generation;
-	notice_tell(kind, BPF_CORE_READ(task, tgid), BPF_CORE_READ(task, pid), cpu);
+	notice_tell(kind, BPF_CORE_READ(parent, tgid), BPF_CORE_READ(task, pid), cpu);
 }
 
 static __always_inline void notice_fork(struct task_struct *parent, struct task_struct *child)
@@ -35,7 +36,7 @@ static __always_inline void notice_fork(struct task_struct *parent, struct task_
 	struct ng_slot *slot = guard_task(parent);
 
 	if (slot)
-		notice(slot, NG_FORK, child, 0);
+		notice(slot, NG_FORK, parent, child, 0);
 }
 
 /* Workloads are known by their titles, which only the reader can judge: any program may be one.
@@ -46,7 +47,7 @@ static __always_inline void notice_exec(struct task_struct *task)
 	__u64 now;
 
 	if (slot) {
-		notice(slot, NG_EXEC, task, 0);
+		notice(slot, NG_EXEC, task, task, 0);
 		return;
 	}
 	if (!watch.watching)
@@ -67,7 +68,7 @@ static __always_inline void notice_exit(struct task_struct *task)
 		return;
 	slot = guard_task(task);
 	if (slot)
-		notice(slot, NG_EXIT, task, 0);
+		notice(slot, NG_EXIT, task, task, 0);
 }
 
 /* The hottest hook of the four: every migration of every task of the machine ends at the table. */
@@ -79,7 +80,7 @@ static __always_inline void notice_migrate(struct task_struct *task, __u32 cpu)
 		return;
 	if (slot->mask[NA_CLAMP(cpu >> 6, NG_CPU_WORDS)] >> (cpu & 63) & 1)
 		return;
-	notice(slot, NG_MOVED, task, cpu);
+	notice(slot, NG_MOVED, task, task, cpu);
 }
 
 #endif

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.daemon.guard import Answer, Drift, Guard, Pin, observe, pinned
+from nodeagent.daemon.guard import Answer, Drift, Guard, Pin, later, numbered, observe, pinned
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import ProcessState, ThreadState
 
@@ -40,6 +40,12 @@ def test_only_a_later_journal_tells_that_nobody_undid_it() -> None:
     assert drift is not None and (after.suspect_ns, after.correcting) == (0, True)
 
 
+def test_who_came_back_before_the_journal_answered_is_suspected_no_more() -> None:
+    suspect, _ = seen(PIN, process(EVERY), 20, 20)
+    back, drift = seen(suspect, process(LEFT), 30, 20)
+    assert drift is None and back.suspect_ns == 0
+
+
 def test_while_it_is_put_right_nothing_new_is_taken_for_held() -> None:
     owed = replace(PIN, correcting=True)
     after, drift = seen(owed, process(LEFT, LEFT, EVERY), 20, 99)
@@ -54,6 +60,52 @@ def test_what_is_owed_is_owed_until_the_act_has_ended() -> None:
         # Its effect is read before its result comes; without an act others put it right.
         guard, _ = observe(owed, "w", LEFT, process(LEFT), 20, {}, 99, None, acting)
         assert guard.pins[KEY].correcting == acting
+
+
+@pytest.mark.parametrize(
+    ("number", "at_ns", "than", "is_later"),
+    [(6, 1, 5, True), (5, 99, 5, False), (0, 99, 5, True), (0, 1, 5, False), (6, 1, None, False),
+     (6, 99, None, True)],
+)  # fmt: skip
+def test_acts_are_told_apart_by_number_else_by_time(
+    number: int, at_ns: int, than: int | None, is_later: bool
+) -> None:
+    assert later(number, at_ns, than, 10) is is_later
+
+
+def test_a_plan_that_moved_on_is_no_drift() -> None:
+    guard = Guard(pins={KEY: PIN})
+    assert observe(guard, "w", RIGHT, process(LEFT), 20, {}, 99) == (guard, None)
+
+
+SEATS = {7: LEFT, 8: RIGHT}
+
+
+def test_a_process_whose_roles_all_sit_belongs_to_the_whole_plan() -> None:
+    guard, drift = observe(
+        Guard(pins={KEY: PIN}), "w", EVERY, process(LEFT, RIGHT), 20, {}, 99, SEATS
+    )
+    assert drift is None and guard.pins[KEY].cpus == EVERY
+    assert dict(guard.pins[KEY].inside) == SEATS
+
+
+def test_what_is_left_alone_since_now_gets_the_newest_number_once() -> None:
+    held, now = PIN, replace(PIN, manual="a person")
+    before = replace(now, manual_id=3)
+    guard = numbered(Guard(pins={(1, 1): held, (2, 1): now, (3, 1): before}), 9)
+    assert [p.manual_id for _, p in sorted(guard.pins.items())] == [None, 9, 3]
+    assert numbered(guard, None) == guard
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_thread_that_left_its_role_is_a_drift_before_all_roles_are_pinned(adopted: bool) -> None:
+    """Of the adopted the journal tells one act's CPUs, the last; of ours the first role was put."""
+    cpus = RIGHT if adopted else LEFT
+    inside = {7: cpus, 8: cpus} if adopted else {7: cpus}
+    guard = Guard(pins={KEY: replace(PIN, cpus=cpus, inside=inside, adopted=adopted)})
+    guard, drift = observe(guard, "w", EVERY, process(RIGHT, RIGHT), 20, {}, 99, SEATS)
+    assert drift is not None and [t.tid for t in drift.threads] == [7]
+    assert not guard.pins[KEY].adopted and guard.pins[KEY].cpus == EVERY
 
 
 @pytest.mark.parametrize("adopted", [False, True])

@@ -356,6 +356,37 @@ def test_nothing_is_done_without_consent(cpus: int) -> None:
     assert "place apply" in waiting.remedy
 
 
+def test_what_waits_is_said_once() -> None:
+    """For minutes on end: the folding of events would say it again."""
+    world = World()
+    world.start(100, "w")
+    waiting = Daemon(world, (workload("w"),), Consents())
+    left, manual = pinned_world()
+    changed(manual, 100, login=1000, mask="7")
+    left.masks[100, 100] = CpuSet.of([7])
+    for _ in range(70):
+        waiting.turn()
+        manual.turn()
+    (said,) = [e for e in waiting.events if e.kind == "pin.waiting"]
+    assert "times" not in said.message
+    # What a person left is not waited for.
+    assert manual.kinds().count("pin.manual") == 1 and "pin.waiting" not in manual.kinds()
+
+
+def test_each_act_tells_the_actor_why() -> None:
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    (wanted,) = daemon.turn(acts=0).queue
+    placed = daemon.state.placement.of("w")
+    assert placed is not None and wanted.why == placed.reasons[0]
+    world, daemon = pinned_world()
+    world.masks[100, 100] = CpuSet.of([7])
+    while not (queue := daemon.turn(acts=0).queue):
+        pass
+    assert queue[0].why == "the guard puts right what an unknown author changed"
+
+
 def test_no_workloads_nothing_to_do() -> None:
     daemon = Daemon(World(), ())
     assert daemon.turn().sentence == ("nothing to place: no workloads are configured; verdict OK")
@@ -403,6 +434,16 @@ def test_a_queue_of_older_facts_is_never_kept() -> None:
     assert len(daemon.turn(acts=0).queue) == 1
     del world.names[100]
     assert daemon.turn(acts=0).queue == ()
+
+
+def test_what_the_actor_is_at_is_not_asked_for_again() -> None:
+    world = World()
+    world.start(100, "v")
+    world.start(200, "w")
+    daemon = Daemon(world, (workload("v"), workload("w")))
+    first, second = daemon.turn(acts=0).queue
+    daemon.busy = first.action
+    assert [w.action for w in daemon.turn(acts=0).queue] == [second.action]
 
 
 def test_waits_without_an_actor_and_goes_on_with_one() -> None:
@@ -843,6 +884,18 @@ def test_a_drift_while_no_daemon_ran_is_a_drift() -> None:
     daemon.turn()
     daemon.turn()
     assert "pin.drift" in daemon.kinds() and world.masks[100, 100] != CpuSet.of([7])
+
+
+def test_a_restart_does_not_forget_who_was_corrected() -> None:
+    world, daemon = pinned_world()
+    for count in (1, 0):
+        changed(daemon, 100, mask="7")
+        world.masks[100, 100] = CpuSet.of([7])
+        turns(daemon)
+        assert daemon.kinds().count("pin.corrected") == count
+        daemon = daemon.killed()
+        turns(daemon)
+    assert mask(world, 100) != mask(world, 101) and len(world.acts) == 2
 
 
 def test_a_restart_does_not_forget_what_a_person_undid() -> None:

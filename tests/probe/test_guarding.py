@@ -151,12 +151,15 @@ def test_births_wake_the_reader_once_and_are_all_counted(
 ) -> None:
     one = victim()
     notices.watch({one.pid: None})
-    before = notices.count(Kind.FORK)
-    one.make(2003)
+    before, ends = notices.count(Kind.FORK), notices.count(Kind.EXIT)
+    # More than the ring has room for, were each told.
+    one.make(10_007)
     # Tracepoints may be passed over on some guests (docs/probe.md).
-    assert 2003 * 0.9 <= notices.count(Kind.FORK) - before <= 2003
+    assert 10_007 * 0.9 <= notices.count(Kind.FORK) - before <= 10_007
     noticed = wait(notices, Kind.FORK)
     assert noticed.pids == {one.pid} and noticed.lost == 0
+    # The process lives: the end of a thread is no end.
+    assert Kind.EXIT not in noticed.kinds and notices.count(Kind.EXIT) == ends
     assert noticed.first_ns is not None
     assert Kind.FORK not in notices.take().kinds
     one.make(1)
@@ -224,6 +227,24 @@ def test_with_nothing_to_guard_programs_are_told_while_some_are_awaited(notices:
     before = notices.count(Kind.EXEC)
     subprocess.run(["true"], check=True)
     assert notices.count(Kind.EXEC) == before
+
+
+def test_a_child_is_a_birth_of_its_parent(notices: Notices) -> None:
+    notices.watch({os.getpid(): None})
+    notices.take()
+    subprocess.run(["true"], check=True)
+    assert os.getpid() in wait(notices, Kind.FORK).pids
+
+
+def test_programs_of_strangers_are_told_once_a_second(
+    notices: Notices, victim: Callable[..., Victim]
+) -> None:
+    notices.watch({victim().pid: None})
+    began, told = time.monotonic(), 0
+    for _ in range(101):
+        subprocess.run(["true"], check=True)
+        told += Kind.EXEC in notices.take().kinds
+    assert told <= time.monotonic() - began + 1
 
 
 def test_strangers_count_nothing(notices: Notices, victim: Callable[..., Victim]) -> None:
