@@ -25,6 +25,10 @@ SETTLE_NS = 10_000_000_000
 SETTLING_MOST_NS = 60_000_000_000
 """Further acts so soon after the first belong to the same change."""
 LOAD_WITHIN = 0.15
+"""Run time a second."""
+WAITS_WITHIN = 0.5
+"""Waits a second. Not the load alone: whoever preempts a thread makes it wait once more, so a pin
+among neighbours that run much has more of them for the same work."""
 WORSE = 1.20
 WORSE_NS = 50_000
 """Besides: fewer nanoseconds than a stall on an isolated CPU are nobody's trouble."""
@@ -208,13 +212,16 @@ def compare(before: Sequence[Part], after: Sequence[Part], now_ns: int) -> Compa
             figures,
             reason=f"a minute had {fewest} waits, {MIN_WAITS} are needed",
         )
-    for name, ours in (("run time", _load), ("wake-ups", _waits)):
+    for name, ours, within in (
+        ("run time", _load, LOAD_WITHIN),
+        ("waits for a CPU", _waits, WAITS_WITHIN),
+    ):
         was, now = ours(before), ours(after)
-        if not was or abs(now / was - 1) > LOAD_WITHIN:
+        if not was or abs(now / was - 1) > within:
             return replace(
                 figures,
                 reason=f"the load was another: {name} went from {was:.3g} to {now:.3g} a second, "
-                f"at most {LOAD_WITHIN:.0%} may be between them",
+                f"at most {within:.0%} may be between them",
             )
     old, new = figures.p99_before_ns or 0.0, figures.p99_after_ns or 0.0
     agreeing = sum(

@@ -154,20 +154,27 @@ def test_one_that_comes_later_or_again(groups: tuple[pathlib.Path, Make]) -> Non
 
 
 def test_paths_that_lead_nowhere_and_too_many(tmp_path: pathlib.Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "other"
+    for folder in (root, outside):
+        folder.mkdir()
+    (outside / "cpuset.cpus").touch()
+
     def body(watch: CpusetWatch, clock: Clock, calls: Callable[[], int]) -> None:
         watch.watch(frozenset({"/../other", "/gone", "", "/"}))
         assert (watch.trouble or "") == "" and not watch.take()
+        (outside / "cpuset.cpus").write_text("0")
+        assert not watch.take(), "above the root: of another namespace"
         for number in range(MAX_WATCHES + 1):
-            (tmp_path / str(number)).mkdir()
-            (tmp_path / str(number) / "cpuset.cpus").touch()
+            (root / str(number)).mkdir()
+            (root / str(number) / "cpuset.cpus").touch()
         watch.watch(frozenset(map(str, range(MAX_WATCHES + 1))))
         assert str(MAX_WATCHES) in (watch.trouble or "")
         watch.watch(frozenset({"0"}))
         assert (watch.trouble or "") == ""
-        (tmp_path / "0" / "cpuset.cpus").write_text("1")
+        (root / "0" / "cpuset.cpus").write_text("1")
         assert watch.take()
 
-    told(body, tmp_path)
+    told(body, root)
 
 
 @pytest.mark.root

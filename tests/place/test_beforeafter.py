@@ -15,6 +15,7 @@ from nodeagent.place.beforeafter import (
     MAX_PROCESSES,
     MINUTE_NS,
     PARTS,
+    SETTLE_NS,
     Compared,
     Part,
     Sign,
@@ -104,7 +105,8 @@ def test_a_few_microseconds_are_no_trouble() -> None:
     [
         ({"load": 0.6}, "run time went from 0.5 to 0.6"),
         ({"load": 0.4}, "run time went from 0.5 to 0.4"),
-        ({"rate": 130.0}, "wake-ups went from 100 to 130"),
+        ({"rate": 160.0}, "waits for a CPU went from 100 to 160"),
+        ({"rate": 45.0}, "waits for a CPU went from 100 to 45"),
         ({"rate": 1.0}, "a minute had 60 waits, 100 are needed"),
     ],
 )
@@ -127,13 +129,30 @@ def test_one_other_minute_of_five_does_not_hide_it_two_do() -> None:
         assert history.result.sign is sign, history.result.reason
 
 
-def test_too_short_before_is_said() -> None:
+@pytest.mark.parametrize("rate", [130.0, 70.0])
+def test_preempted_more_often_it_is_the_same_load(rate: float) -> None:
+    assert pinned(FAST, SLOW, rate=rate).sign is Sign.WORSE
+
+
+@pytest.mark.parametrize("minutes", [2, 4])
+def test_too_short_before_is_said_at_once(minutes: int) -> None:
     history = History()
-    history.go(2.5, FAST)
+    history.go(minutes + 0.5, FAST)
     history.pin()
     history.go(1, SLOW)
     assert history.result.sign is Sign.NOT_COMPARABLE
-    assert "2 minutes were measured before the pin, 5 are needed" in history.result.reason
+    says = f"{minutes} minutes were measured before the pin, {PARTS} are needed"
+    assert says in history.result.reason
+
+
+def test_the_first_seconds_after_the_act_are_left_out() -> None:
+    """Minutes of the report begin when it has settled: a wait in between is of neither side."""
+    history = History()
+    history.go(6, FAST)
+    history.pin()
+    history.go(SETTLE_NS / MINUTE_NS, SLOW, rate=1e6, step_ns=SETTLE_NS // 10)
+    history.go(7, FAST)
+    assert history.result.sign is Sign.SAME, history.result.reason
 
 
 def test_a_pin_that_was_taken_over_has_no_before() -> None:
