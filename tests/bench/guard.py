@@ -164,7 +164,8 @@ def put_right(folder: pathlib.Path, times: int) -> Iterator[Row]:
             value=round(quantile(found, 0.99), 1) if found else None,
             unit="ms",
             target=f"<= {TARGET_MS}",
-            note=f"p99 of {len(found)} of {times}; p50 {quantile(found, 0.5):.1f}"
+            note=f"p99 of {len(found)} of {times}; p50 {quantile(found, 0.5):.1f}; "
+            f"{os.getloadavg()[0]:.0f} wanted to run on {len(here)} CPUs"
             if found
             else "nothing was put right",
         )
