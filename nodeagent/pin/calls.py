@@ -216,7 +216,10 @@ def _ended(argv: Sequence[str], name: str, bus: Bus, deadline_s: float, read: in
     end = time.monotonic() + deadline_s + KILL_S
     while time.monotonic() < end:
         try:
-            state = str(bus.get(path, f"{SYSTEMD}.Unit", "ActiveState"))
+            # Before its job has run it is inactive, too, as it is once it has ended well.
+            job = bus.get(path, f"{SYSTEMD}.Unit", "Job")
+            waits = isinstance(job, (list, tuple)) and bool(job) and job[0] != 0
+            state = "" if waits else str(bus.get(path, f"{SYSTEMD}.Unit", "ActiveState"))
         except GoneError:
             state = "inactive"  # ended well, and forgotten
         with contextlib.suppress(BlockingIOError):

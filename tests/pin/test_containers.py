@@ -24,7 +24,7 @@ from nodeagent.pin.asked import Asked
 from nodeagent.pin.bus import Bus
 from nodeagent.pin.containers import ContainerCpus
 from tests.pin.boxes import Box, runc
-from tests.pin.test_kills import killed_at, steps
+from tests.pin.test_kills import in_part, killed_at, steps
 
 Opener = Callable[..., contextlib.AbstractContextManager[Actor]]
 ME = Asked(by="test", why="a test of containers")
@@ -108,10 +108,11 @@ def test_killed_at_every_step(which: str, box: Box, tmp_path: Path, open_actor: 
             seen.add(held)
             actor.undo(None, ME)
             assert actor.entries == ()
-        assert box.raw() == every() and box.masks() == masks, step
+        # On cgroup v2 nothing is written there before the first act.
+        assert box.raw() in ("", every()) and box.masks() == masks, step
         if not killed:
             break
-    assert steps(MOST_STEPS)[0] > 1 or (not killed and step > 5 and seen == {True, False})
+    assert in_part() or (not killed and step > 5 and seen == {True, False})
 
 
 def test_a_call_that_outlives_its_actor_is_waited_for(

@@ -71,6 +71,11 @@ def steps(most: int) -> range:
     return range(int(first), min(most, int(last or most) + 1))
 
 
+def in_part() -> bool:
+    """Whether only some of the steps are asked for, which shows nothing of the last."""
+    return "NODEAGENT_KILL_STEPS" in os.environ
+
+
 def killed_at(step: int, work: Callable[[], object]) -> bool:
     """Does the work in a child that ends itself by SIGKILL at that step; False: it got through."""
     child = os.fork()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
 import pytest
 
+from tests.vm.machine import expand
+from tests.vm.node import Node
 from tests.vm.qemu import Guest
 
 pytestmark = [pytest.mark.vm_long, pytest.mark.timeout(4500)]
@@ -73,6 +76,43 @@ def test_containers_whose_runtime_systemd_starts(machine: Callable[[str], Guest]
     """Slow and hanging runtimes too. What a failing one says is in systemd's journal there."""
     what = "tests/pin/test_containers.py tests/pin/test_deadlines.py tests/pin/test_managers.py"
     within(machine("small"), what, 3600, skips=True)
+
+
+IN_A_SCOPE = """
+[[workload]]
+name = "rank0"
+cpus = 1
+match = { unit = "rank0.scope" }
+"""
+
+
+def test_a_program_in_a_scope_of_its_own_is_held_by_it(machine: Callable[[str], Guest]) -> None:
+    """As docs/workloads.md says to start one; the scope's end is the act's."""
+    node = Node(machine("small"))
+    node.configure(allow='"threads", "cgroup", "host"', workloads=IN_A_SCOPE)
+    start = "systemd-run --quiet --scope --unit=rank0 nodeagentctl exec --mems 0 -- sleep 4545"
+    node.service("starter", start)
+    node.until("it runs", lambda: bool(node.pids("^sleep 4545$")), 300)
+    (pid,) = node.pids("^sleep 4545$")
+    every = node.masks(pid)[pid]
+    done = node.ctl("place apply --yes")
+    assert done.rc == 0, done.stdout + done.stderr
+    shown = "systemctl show -P AllowedCPUs rank0.scope"
+    allowed = node.guest.check(shown).strip()
+    assert expand(allowed) == node.masks(pid)[pid] < every, done.stdout
+    node.guest.check("systemctl daemon-reload")
+    assert node.guest.check(shown).strip() == allowed
+    assert node.masks(pid)[pid] == expand(allowed)
+    undone = node.ctl("undo")
+    assert undone.rc == 0 and node.masks(pid)[pid] == every, undone.stdout
+    again = node.ctl("place apply --yes")
+    assert again.rc == 0 and node.masks(pid)[pid] == expand(allowed), again.stdout
+    node.guest.check(f"kill {pid}")
+    node.until("it is gone", lambda: node.guest.run("systemctl is-active rank0.scope").rc != 0)
+    ended = node.ctl("-o json undo")
+    assert [r["outcome"] for r in json.loads(ended.stdout)["results"]] == ["gone"], ended.stdout
+    left = node.guest.run("find /run/systemd /etc/systemd -path '*rank0*'").stdout
+    assert left == "", left
 
 
 @pytest.mark.timeout(7200)
