@@ -73,7 +73,7 @@ def _roll_back(
         stopped = blocked_by(Consent.THREADS, state, seen)
         if any(k in guard.pins and guard.pins[k].manual is not None for k in of_it):
             stopped = "somebody changed it meanwhile"
-        said = f"{name} is put back where it was, as it asked for (rollback): {why}"
+        said = f"{name} is to be put back where it was, as it asked for (rollback): {why}"
         if stopped is not None:
             said = f"{name} is worse off and is not put back: {stopped}"
         else:

@@ -111,7 +111,7 @@ def test_a_pin_that_hurts_is_reported_and_put_back_once(
         time.sleep(1.0)
     assert "worse: run-queue delay p99 was" in kinds[0].message
     rolled = node.event("pin.rollback")
-    assert "is put back where it was, as it asked for" in rolled.message
+    assert "is to be put back where it was, as it asked for" in rolled.message
     node.event("pin.rolled-back")
     assert steady.masks() == masks
     time.sleep(5.0)

@@ -32,7 +32,7 @@ from nodeagent.daemon.state import (
 from nodeagent.daemon.turn import turn
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.event import Event
+from nodeagent.model.event import Event, Severity
 from nodeagent.model.feed import FeedLoss, FeedStatus
 from nodeagent.model.finding import Finding, Verdict
 from nodeagent.model.freeze import FreezeWindow
@@ -42,11 +42,13 @@ from nodeagent.model.placement import (
     Action,
     ActionResult,
     Consent,
+    Knob,
     Match,
     Outcome,
     ProcessState,
     Role,
     SetAffinity,
+    SetValue,
     Sharing,
     ThreadState,
     Workload,
@@ -444,6 +446,10 @@ def test_what_the_actor_is_at_is_not_asked_for_again() -> None:
     first, second = daemon.turn(acts=0).queue
     daemon.busy = first.action
     assert [w.action for w in daemon.turn(acts=0).queue] == [second.action]
+    daemon.busy = SetValue(
+        workload="", knob=Knob.IRQ_AFFINITY, subject="60", value="0", before="0-7"
+    )
+    assert [w.action for w in daemon.turn(acts=0).queue] == [first.action, second.action]
 
 
 def test_waits_without_an_actor_and_goes_on_with_one() -> None:
@@ -530,6 +536,29 @@ def test_a_correction_that_meets_its_author_is_the_second_change() -> None:
     assert why in manual.message and "manual until place apply" in manual.message
     assert "pin.reverted" not in daemon.kinds()
     assert daemon.turn().held[0].guard == "manual: changed again and again by an unknown author"
+
+
+def test_a_correction_that_fails_is_tried_again_and_said_when_it_is_made() -> None:
+    world, daemon = pinned_world()
+    world.masks[100, 100] = CpuSet.of([7])
+    while not (queue := daemon.turn(acts=0).queue):
+        pass
+    result = ActionResult(outcome=Outcome.REVERTED, message="it was too busy")
+    daemon.done = [Done(action=queue[0].action, result=result, at_ns=world.now)]
+    turns(daemon, 30)
+    kinds = daemon.kinds()
+    assert "pin.manual" not in kinds and kinds.count("pin.drift") == 1
+    assert kinds.index("pin.reverted") < kinds.index("pin.corrected")
+    assert world.masks[100, 100] == world.masks[100, 101]
+
+
+def test_a_value_of_the_host_that_is_contested_is_a_failure() -> None:
+    _, daemon = pinned_world()
+    action = SetValue(workload="", knob=Knob.IRQ_AFFINITY, subject="60", value="0", before="0-7")
+    result = ActionResult(outcome=Outcome.REVERTED, message="irqbalance", contested=True)
+    daemon.done = [Done(action=action, result=result, at_ns=daemon.world.now)]
+    daemon.turn()
+    assert "pin.reverted" in daemon.kinds() and "pin.manual" not in daemon.kinds()
 
 
 def test_a_first_pin_that_is_contested_is_tried_as_any_other() -> None:
@@ -952,6 +981,18 @@ def test_an_undo_by_a_person_is_respected() -> None:
     assert mask(world, 100) == "0-7"
 
 
+def test_what_a_person_left_and_then_undid_is_said_once() -> None:
+    world, daemon = pinned_world()
+    changed(daemon, 100, login=1000, mask="7")
+    world.masks[100, 100] = CpuSet.of([7])
+    turns(daemon)
+    world.journal.clear()
+    daemon.fresh = True
+    turns(daemon)
+    assert "pin.manual" in daemon.kinds() and "pin.undone" not in daemon.kinds()
+    assert daemon.turn().held[0].guard.startswith("manual: changed by a person")
+
+
 @settings(deadline=None)
 @given(
     steps=st.lists(st.sampled_from(["turn", "kill", "act", "new"]), min_size=1, max_size=30),
@@ -1206,6 +1247,9 @@ def test_a_pin_that_hurts_is_reported_and_kept() -> None:
     case.go(7, 900_000)
     (said,) = case.said("pin.compared")
     assert "w (pid 100) before and after its pin: worse: run-queue delay p99 was 18 us" in said
+    assert {e.severity for e in case.daemon.events if e.kind == "pin.compared"} == {
+        Severity.WARNING
+    }
     assert case.undone == [] and case.said("pin.rollback") == []
     (held,) = case.daemon.turn().held
     assert held.held and held.compared.startswith("worse: ")
@@ -1217,7 +1261,11 @@ def test_a_roll_back_that_was_asked_for_is_done_once_and_stays() -> None:
     case.pin()
     case.go(8, 900_000)
     assert case.undone == ["w"] and len(case.world.acts) == 1
-    assert "put back where it was, as it asked for (rollback)" in case.said("pin.rollback")[0]
+    # Before the act: it is not claimed to be made.
+    assert (
+        "w is to be put back where it was, as it asked for (rollback)"
+        in (case.said("pin.rollback")[0])
+    )
     case.go(20, 20_000)
     assert case.undone == ["w"] and len(case.world.acts) == 1
     assert case.said("pin.undone") == [] and case.said("pin.drift") == []
@@ -1256,6 +1304,17 @@ def test_a_pin_that_helps_is_never_rolled_back() -> None:
     case.pin()
     case.go(8, 20_000)
     assert case.undone == [] and "better" in case.said("pin.compared")[0]
+    assert case.said("pin.rollback") == []
+
+
+def test_a_pin_that_changes_nothing_is_never_rolled_back() -> None:
+    case = Measured(rollback=True)
+    case.go(6, 20_000)
+    case.pin()
+    case.go(8, 20_000)
+    assert case.undone == [] and ": same: " in case.said("pin.compared")[0]
+    assert case.said("pin.rollback") == []
+    assert {e.severity for e in case.daemon.events if e.kind == "pin.compared"} == {Severity.INFO}
 
 
 @pytest.mark.parametrize("name", ["theirs", "rank"], ids=["another name", "the same name"])
