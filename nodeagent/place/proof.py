@@ -183,7 +183,8 @@ def _cpu(
     if cpu not in first.online or cpu not in last.online:
         return CpuProof(
             cpu=cpu, owner=owner, tickless=tickless, ticks=None, own_ns=0,
-            verdict=Verdict.UNKNOWN, reason=f"CPU {cpu} is offline",
+            verdict=Verdict.UNKNOWN,
+            reason=f"CPU {cpu} is not online: it is off, or there is none of that number",
         )  # fmt: skip
     own_ns = sum(ns for _, task, ns in tasks if owner and pids.get(task.pid) == owner)
     found = [*_interrupts(cpu, first, last, seconds, tickless)]
