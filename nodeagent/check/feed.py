@@ -184,7 +184,15 @@ def queues(s: Seen) -> Iterator[Judged]:
 )
 def irq_on_feeder(s: Seen) -> Iterator[Judged]:
     """Interrupts against the masks of feeders."""
-    pinned = [p for p in ours(s) if p.name == FEEDER and 0 < len(p.cpus) <= s.bounds["cpus"]]
+    online = s.snapshot.topology.online
+    pinned = [
+        p
+        for p in ours(s)
+        # One that may run on every CPU of a small machine is not pinned.
+        if p.name == FEEDER
+        and 0 < len(p.cpus) <= s.bounds["cpus"]
+        and (online - p.cpus or not online)
+    ]
     if not pinned:
         raise NotApplicable("no feeder that is pinned runs here")
     irqs = irqs_of(s)
@@ -196,14 +204,19 @@ def irq_on_feeder(s: Seen) -> Iterator[Judged]:
         if not fired:
             continue
         bad = True
-        rest = s.snapshot.topology.online - p.cpus
+        rest = online - p.cpus
+        numbers = [str(i.number) for i in fired]
+        one = "$i" if len(fired) > 1 else numbers[0]
+        move = f"echo {rest or 'CPU'} > /proc/irq/{one}/smp_affinity_list"
+        if len(fired) > 1:
+            move = f"for i in {' '.join(numbers)}; do {move}; done"
         yield warn(
             f"irq {some(i.number for i in fired)}",
             f"{len(fired)} interrupts ({some((i.name for i in fired), 3)}) go to CPU {p.cpus}, "
             f"where the feeder {p.pid} polls",
             saw(f"proc/irq/{fired[0].number}/effective_affinity_list", str(lands(fired[0]))),
             saw(p.path, p.text),
-            remedy=f"echo {rest or 'CPU'} > /proc/irq/{fired[0].number}/smp_affinity_list",
+            remedy=move,
         )
     if not bad:
         yield ok("irq", f"no interrupt goes to the CPUs of {len(pinned)} feeders")

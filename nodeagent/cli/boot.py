@@ -96,6 +96,7 @@ def print_boot(out: Console, found: Boot, line: str | None) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from nodeagent.cli.render.flow import say
     from nodeagent.errors import visible
 
     if line is None:
@@ -107,7 +108,7 @@ def print_boot(out: Console, found: Boot, line: str | None) -> None:
             out.print(Padding(Text(f"now {visible(a.before)}"), (0, 0, 0, 6)))
         out.print(Padding(Text(f"because {visible(a.why)}"), (0, 0, 0, 6)), style="dim")
     for note in found.notes:
-        out.print(Text(f"note: {visible(note)}"))
+        say(out, f"note: {visible(note)}", hang=6)
     if not found.changes:
         out.print("The command line has what the workloads need: nothing to change.")
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nodeagent.cli.main import Invocation
+from nodeagent.cli.place import complete_workload
 from nodeagent.errors import ActError, NodeagentError, RightsError, UsageError
 from nodeagent.model.cpuset import CpuSet
 
@@ -26,7 +27,12 @@ EXIT_NOT_FOUND, EXIT_NOT_RUN = 127, 126
     "\b\nExit codes: those of CMD; 126 it could not be run, 127 it was not found,\n"
     "            3 the CPUs or nodes are not to be had (CMD is not started then), 64 wrong usage",
 )
-@click.option("--workload", metavar="NAME", help="CPUs and memory as the plan has them for NAME.")
+@click.option(
+    "--workload",
+    metavar="NAME",
+    shell_complete=complete_workload,
+    help="CPUs and memory as the plan has them for NAME.",
+)
 @click.option("--workloads", "file", metavar="FILE", help="Workload file for --workload.")
 @click.option("--mems", metavar="LIST", help="NUMA nodes to take memory from.")
 @click.option("--cpus", metavar="LIST", help="CPUs to run on.")

@@ -224,7 +224,9 @@ def _why(
     on = CpuSet.of(c for t in stray for c in t.cpus)
     said = f"{len(stray)} of {many(len(process.threads), 'thread')} may run on CPU {on}"
     if told is not None and told.held is not None and told.held.guard:
-        return f"{said}; {told.held.guard}"
+        # While frozen it could not be done.
+        then = f"; to pin it again: {again}" if found.standing.frozen is None else ""
+        return f"{said}; {told.held.guard}{then}"
     if told is not None and told.event:
         return f"{said}; the daemon says: {told.event}"
     if found.recording is not None:

@@ -62,9 +62,11 @@ def prove(
     asked = cpu_list("--cpus", named) if named is not None else None
     cpus, owned, tickless = _subjects(invocation, file, asked)
     if not cpus:
+        none = "has a process here" if owned else "has a place"
         raise UsageError(
-            "no CPU is isolated, and no exclusive workload has a place: there is nothing to prove",
-            "name CPUs with --cpus, or a workload file with --workloads",
+            f"no CPU is isolated, and no exclusive workload {none}: there is nothing to prove",
+            "name CPUs with --cpus (place status shows those of workloads), or a workload file "
+            "with --workloads",
         )
     proof = _watch(seconds, cpus, owned, tickless)
     with even_unheard():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -101,6 +102,7 @@ def status(invocation: Invocation, watch: bool) -> None:
 @click.pass_obj
 def events(invocation: Invocation, since: int | None, limit: int, follow: bool) -> None:
     """Show what happened on this node, oldest first."""
+    from nodeagent.cli.called import as_called
     from nodeagent.cli.output import console, emit_json
     from nodeagent.cli.render.status import event_json, event_line, events_screen
     from nodeagent.cli.workloads import api_socket
@@ -114,7 +116,8 @@ def events(invocation: Invocation, since: int | None, limit: int, follow: bool) 
             if lines:
                 emit_json("event", event_json(event))
             else:
-                console().print(event_line(event), soft_wrap=True)
+                told = dataclasses.replace(event, remedy=as_called(event.remedy, invocation))
+                console().print(event_line(told), soft_wrap=True)
 
     with node_client(api_socket(invocation)) as client:
         found = client.events(since=since or 0, limit=limit, newest=True)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from nodeagent.daemon.guard import ProcessKey
 from nodeagent.daemon.owned import mine, ran_of
+from nodeagent.daemon.pins import blocked_by
 from nodeagent.daemon.state import Seen, State
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.model.placement import Held
+from nodeagent.model.placement import Consent, Held
 from nodeagent.place import isolate
 from nodeagent.place.held import held as held_rows
 from nodeagent.place.locality import memory_local
@@ -39,7 +40,7 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
     said = tuple(
         replace(
             row,
-            guard=_guard_says(state, key) or isolation.get(row.pid or 0, ""),
+            guard=_guard_says(state, seen, key) or isolation.get(row.pid or 0, ""),
             compared=_compared(state, key),
             memory_local=local.get(row.pid or 0),
         )
@@ -49,12 +50,16 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
     return replace(state, run_base=bases), said
 
 
-def _guard_says(state: State, key: ProcessKey) -> str:
+def _guard_says(state: State, seen: Seen, key: ProcessKey) -> str:
     pin = state.guard.pins.get(key)
     if pin is None:
         return ""
     if pin.manual is not None:
         return f"manual: {pin.manual}"
+    if pin.correcting:
+        blocked = blocked_by(Consent.THREADS, state, seen)
+        then = f"not corrected: {blocked}" if blocked else "it is being put right"
+        return f"moved by {pin.corrected[-1]}; {then}"
     return f"put right after {', '.join(pin.corrected)}" if pin.corrected else ""
 
 

@@ -19,6 +19,7 @@ from nodeagent.model.event import Event, Severity
 from nodeagent.model.finding import Verdict, worst
 from nodeagent.model.freeze import frozen
 from nodeagent.model.placement import Consent, Held, ProcessState
+from nodeagent.model.words import many
 from nodeagent.place.facts import facts_of
 from nodeagent.place.held import observed
 from nodeagent.place.limits import NOBODY
@@ -242,5 +243,5 @@ def _sentence(state: State, seen: Seen, queue: tuple[Wanted, ...], held: tuple[H
     if seen.actor not in (None, CONNECTING) and seen.consents.allow:
         parts.append(f"no actor: {seen.actor}")
     bad = [f for f in state.findings if f.counts and f.verdict is not Verdict.OK]
-    parts.append(f"verdict {state.verdict}" + (f" by {len(bad)} findings" if bad else ""))
+    parts.append(f"verdict {state.verdict}" + (f" by {many(len(bad), 'finding')}" if bad else ""))
     return "; ".join(parts)

@@ -71,7 +71,19 @@ def _one(
         )
     name = f"{process.comm} ({process.pid})"
     if later is not None:
-        # The newer one is undone first and leaves it where this one had put it.
+        # The newer ones are undone first, and most leave it where this one had put it.
+        places = _after(
+            [e for e in reversed(journal) if e.id > entry.id and _same(e, entry)], process
+        )
+        if places and not entry.cpuset and not any(p & entry.cpus for p in places):
+            union = CpuSet.of(c for p in places for c in p)
+            return Undoing(
+                entry=entry,
+                outcome=Outcome.DONE,
+                message=f"{name} is then on CPU {union}, where somebody had set it after this act, "
+                f"and would be left there (before this act: {entry.before})",
+                left=True,
+            )
         return Undoing(
             entry=entry,
             outcome=Outcome.DONE,
@@ -96,6 +108,14 @@ def _one(
             "act and would be left"
         )
     return Undoing(entry=entry, outcome=Outcome.DONE, message=message)
+
+
+def _after(undone: Sequence[JournalEntry], process: ProcessState) -> list[CpuSet]:
+    """Where its threads are when those acts, newest first, have been undone."""
+    places = [t.cpus for t in process.threads]
+    for act in undone:
+        places = [act.before if p <= act.cpus else p for p in places]
+    return places
 
 
 def _same(later: JournalEntry, entry: JournalEntry) -> bool:

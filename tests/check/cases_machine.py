@@ -503,6 +503,9 @@ CASES: dict[str, list[tuple[str, Snapshot, Verdict]]] = {
         ("masks not seen", feeder(unreadable(H, "proc/irq/9/effective_affinity_list"), cpus="2"),
          V.UNKNOWN),
         ("not pinned", feeder(cpus="0-7"), V.NA),
+        ("not pinned, on two CPUs", feeder(dataclasses.replace(
+            H, topology=dataclasses.replace(H.topology, online=CpuSet.parse("0-1"))), cpus="0-1"),
+         V.NA),
         ("no feeder", H, V.NA),
     ],
     "feed.ptp": [

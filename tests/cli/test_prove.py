@@ -71,6 +71,7 @@ def test_nothing_to_prove_and_a_recorded_machine(
     if isolated:
         pytest.skip(f"CPU {isolated} is isolated here: there is something to prove")
     assert done.returncode == 64 and "--cpus" in done.stderr
+    assert "no exclusive workload has a place" in done.stderr
 
 
 def test_an_offline_cpu_is_unknown(bin_dir: pathlib.Path) -> None:

@@ -507,6 +507,22 @@ def test_first_drift_is_corrected_second_reported() -> None:
     assert not daemon.turn().held[0].held
 
 
+def test_what_may_not_be_corrected_is_not_said_to_be_put_right() -> None:
+    world, daemon = pinned_world()
+    daemon.consents = Consents(allow=THREADS)
+    world.masks[100, 100] = CpuSet.of([7])
+    for _ in range(4):
+        last = daemon.turn()
+    assert mask(world, 100) != "7" and len(world.acts) == 1
+    assert last.held[0].guard == (
+        "moved by an unknown author; not corrected: [pin] auto does not name threads"
+    )
+    daemon.consents = AUTO
+    for _ in range(3):
+        last = daemon.turn()
+    assert last.held[0].guard == "put right after an unknown author" and len(world.acts) == 2
+
+
 def test_a_correction_is_said_although_its_effect_was_seen_before_its_result() -> None:
     world, daemon = pinned_world()
     world.masks[100, 100] = CpuSet.of([7])

@@ -53,6 +53,19 @@ def test_an_act_below_another_waits_for_it() -> None:
     assert oldest.message == "p (33): then from CPU 4-7 -> 0-15"
 
 
+def test_what_somebody_set_between_two_acts_would_be_left_by_the_older() -> None:
+    pinned = entry(33, "w", "4-7")
+    corrected = replace(pinned, id=13, before=CpuSet.parse("0"))
+    both = (pinned, corrected)
+    for now, message in (("4-7", "p (33): CPU 4-7 -> 0, 1 thread"), ("0", "would be left there")):
+        newest, oldest = would_undo(both[::-1], both, (process(33, "p", now),))
+        assert message in newest.message
+        assert oldest.left and oldest.message == (
+            "p (33) is then on CPU 0, where somebody had set it after this act, and would be left "
+            "there (before this act: 0-15)"
+        )
+
+
 def test_a_value_of_the_host() -> None:
     act = replace(
         entry(0, "", ""), knob="irq-affinity", subject="86", value="0,64", value_before="0-127"

@@ -155,9 +155,12 @@ def print_status(out: Console, report: Report, *, unfold: bool = False) -> None:
     for each in planned.placement.refused:
         say(out, (each.workload, "bold"), f": refused, {each.reason}", hang=4)
     _others(out, report)
-    if report.notes:
+    notes = list(report.notes)
+    if columns(out) < WIDE and any(s.entry is not None for s in shown):
+        notes.append(f"SINCE and BY are shown from {WIDE} columns on; -o json has them")
+    if notes:
         out.print()
-    for note in report.notes:
+    for note in notes:
         line = Text(f"note: {visible(note)}")
         say(out, (line.plain, "dim"), hang=6)
 

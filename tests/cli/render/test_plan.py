@@ -345,6 +345,21 @@ def test_status_of_many_is_folded_and_fits(width: int) -> None:
     assert [r["held"] for r in rows_].count(False) == 1
 
 
+def test_a_narrow_table_says_where_since_and_by_are() -> None:
+    found = planned((workload("w"),), (process(50, "w", ALL_PUS),))
+    shown = report(found)
+    act = JournalEntry(
+        id=1, act="set_affinity", state="done", workload="w", pid=50, start_time=7,
+        before=ALL_PUS, cpus=CpuSet.of([8]), cpuset="", at_ns=1, by="root (pid 1)", why="",
+    )  # fmt: skip
+    shown = replace(shown, standings=tuple(replace(s, entry=act) for s in shown.standings))
+    for width, note in ((80, True), (100, False)):
+        out = Visible(file=io.StringIO(), width=width, highlight=False, markup=False)
+        print_status(out, shown)
+        assert isinstance(out.file, io.StringIO)
+        assert ("note: SINCE and BY are shown" in out.file.getvalue()) is note
+
+
 def test_the_shape_that_others_hold_on_to() -> None:
     w = (workload("w", cpus=2), workload("huge", cpus=999), workload("idle"))
     body = json.loads(msgspec.json.encode(placement_json(planned(w, (process(50, "w", ALL_PUS),)))))
