@@ -18,7 +18,7 @@ from nodeagent.cli.workloads import (
     plan_here,
     wanted,
 )
-from nodeagent.errors import NodeagentError
+from nodeagent.errors import NodeagentError, RightsError
 from nodeagent.model.actions import JournalEntry
 from nodeagent.model.hostplan import HostPlan
 from nodeagent.model.placement import (
@@ -179,7 +179,8 @@ def ask_actor(invocation: Invocation, *, must_answer: bool = False) -> _Actor:
         if must_answer:
             raise
         reason, remedy = str(error), error.remedy
-    standing = _configured(invocation, reason)
+        barred = isinstance(error, RightsError)
+    standing = replace(_configured(invocation, reason), barred=barred)
     journal, why = journal_file(invocation, reason)
     return _Actor(standing=standing, journal=journal, reason=why, remedy=remedy)
 

@@ -237,6 +237,8 @@ class Standing:
     """Why nothing may be changed just now."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Knob -> why the actor may not set it, whatever `allow` says."""
+    barred: bool = False
+    """Whoever asks has no right to speak to the actor."""
 
 
 UNKNOWN_STANDING = Standing(allow=None, source="this is a recorded machine")

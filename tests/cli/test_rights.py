@@ -111,6 +111,8 @@ def test_who_may_ask_the_daemon(machine: Machine) -> None:
 def test_everybody_plans_and_sees_what_is_pinned(machine: Machine, who: str) -> None:
     code, said = machine.ctl(who, "place", "plan")
     assert code == 0 and "Plan: 1 to change" in said
+    barred = "Make it so, as root or in group nodeagent-admin: nodeagentctl place apply" in said
+    assert barred is (who in ("reader", "other")), said
     code, said = machine.ctl(who, "place", "status")
     assert code == 0 and "Not held: 1 of 1 workload (w)" in said
     asks_daemon, asks_actor = who != "other", who in ("root", "admin")

@@ -335,7 +335,8 @@ def next_step(planned: Planned, again: str) -> str:
         return f"Nothing was changed, nor will be while it is frozen. Afterwards: {again}"
     if allow is not None and not allow & set(needed(planned.actions)):
         return f"Nothing was changed, nor would be without that consent. With it: {again}"
-    return f"Nothing was changed. Make it so: {again}"
+    who = ", as root or in group nodeagent-admin" if planned.standing.barred else ""
+    return f"Nothing was changed. Make it so{who}: {again}"
 
 
 def _list(cpus: CpuSet, whole: bool) -> str:
