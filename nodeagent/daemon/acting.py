@@ -177,5 +177,6 @@ class Acting:
             finally:
                 self.busy = None
             self._done.append(Done(action=action, result=result, at_ns=self._clock_ns()))
-            if not self._queue or result.outcome is not Outcome.DONE:
+            # Processes that ended while they waited change nothing for those behind them.
+            if not self._queue or result.outcome not in (Outcome.DONE, Outcome.GONE):
                 self._ask()

@@ -88,7 +88,7 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
                     # A process that ended leaves the plan; a value is wanted until the next one.
                     retry_ns = at_ns + RETRY_NS * 2**10
                     failures[failed] = Failure(tries=1, retry_ns=retry_ns, message=result.message)
-                events.append(event("pin.gone", subject, Severity.INFO, result.message, at_ns))
+                events.append(_gone(action, subject, result.message, at_ns))
             case Outcome.REVERTED if (fought := _contested(state.guard, done)) is not None:
                 state = replace(state, guard=fought[0])
                 events.append(fought[1])
@@ -115,6 +115,22 @@ def take_results(state: State, seen: Seen, events: list[Event]) -> State:
             case _:
                 assert_never(result.outcome)
     return replace(state, failures=failures)
+
+
+def _gone(action: Action, subject: str, message: str, at_ns: int) -> Event:
+    """Of processes one event a workload: one that starts hundreds a second would fill the log, and
+    what its owner can do is the same for all of them."""
+    if isinstance(action, SetValue | MigrateMemory):
+        return event("pin.gone", subject, Severity.INFO, message, at_ns)
+    return event(
+        "pin.gone",
+        action.workload,
+        Severity.INFO,
+        f"{action.workload}: {message} before it was put on {action.cpus}",
+        at_ns,
+        "where that is usual, start it there: nodeagentctl exec --workload "
+        f"{action.workload} -- COMMAND",
+    )
 
 
 def _what_for(pin: Pin | None) -> tuple[str, str]:

@@ -119,7 +119,7 @@ class NodeClient(_Client):
             path.stat()
         except FileNotFoundError:
             raise UnavailableError(
-                f"{self.path}: no such socket; the daemon is not running",
+                f"{self.path}: no such socket; no daemon serves here",
                 "systemctl start nodeagentd, or point --socket to its api.sock",
             ) from None
         except PermissionError:
@@ -142,7 +142,7 @@ class NodeClient(_Client):
             return self._silent()
         if code is grpc.StatusCode.UNAVAILABLE and "connect" in (details or ""):
             return UnavailableError(
-                f"{self.path}: nobody listens at this socket; the daemon is not running",
+                f"{self.path}: nobody listens at this socket; no daemon serves here",
                 "systemctl start nodeagentd, or point --socket to its api.sock",
             )
         if code is grpc.StatusCode.UNAVAILABLE:

@@ -90,5 +90,5 @@ def test_without_a_daemon_there_is_a_remedy(bin_dir: pathlib.Path, tmp_path: pat
             text=True,
         )
         assert done.returncode == 3
-        assert "not running" in done.stderr
+        assert "no daemon serves here" in done.stderr
         assert "remedy: systemctl start nodeagentd" in done.stderr

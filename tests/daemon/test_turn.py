@@ -1082,6 +1082,26 @@ def test_a_process_that_ends_while_it_is_pinned() -> None:
     assert "pin.gone" in daemon.kinds() and daemon.state.failures == {}
 
 
+def test_hundreds_that_end_before_they_are_pinned_are_one_event() -> None:
+    """Of each workload, counted within a minute, with what its owner can do."""
+    world = World()
+    for pid in range(100, 160):
+        world.start(pid, "w")
+    daemon = Daemon(world, (workload("w"),))
+    acts = [w.action for w in daemon.turn(acts=0).queue]
+    assert len(acts) == 60
+    for pid in range(100, 160):
+        del world.names[pid]
+    daemon.done = [world.perform(a) for a in acts]
+    daemon.turn(acts=0)
+    (gone,) = [e for e in daemon.events if e.kind == "pin.gone"]
+    assert gone.subject == "w" and "exec --workload w" in gone.remedy
+    world.now += 61 * SECOND
+    daemon.turn(acts=0)
+    again = [e for e in daemon.events if e.kind == "pin.gone"][1:]
+    assert [e.subject for e in again] == ["w"] and "(59 times within a minute)" in again[0].message
+
+
 # Events.
 
 

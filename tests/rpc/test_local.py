@@ -211,7 +211,7 @@ def test_the_seventeenth_watcher_is_told(tmp_path: pathlib.Path) -> None:
 
 def test_what_a_person_reads_when_there_is_no_daemon(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "api.sock"
-    with pytest.raises(UnavailableError, match="not running") as caught:
+    with pytest.raises(UnavailableError, match="no daemon serves here") as caught:
         NodeClient(str(path))
     assert "systemctl start" in caught.value.remedy
     with socket.socket(socket.AF_UNIX) as s:
