@@ -61,7 +61,7 @@ def baseline() -> None:
 
 @baseline.command(
     epilog="\b\nExamples:  sudo nodeagentctl baseline accept\n"
-    "           nodeagentctl --host node.capture baseline accept --file node.baseline"
+    "           nodeagentctl --host node.capture baseline accept --file node.base"
 )
 @FILE
 @click.pass_obj
@@ -198,9 +198,9 @@ def show(invocation: Invocation, file: str | None) -> int:
 
 @baseline.command(
     epilog="\b\nExamples:  nodeagentctl baseline diff\n"
-    "           nodeagentctl --host node.capture baseline diff --file node.baseline\n"
-    "\b\nExit codes: 0 the same, 1 something changed, 2 something is lost, 3 not known, or no\n"
-    "            baseline"
+    "           nodeagentctl --host node.capture baseline diff --file node.base\n"
+    "\b\nExit codes: 0 the same, 1 something changed, 2 something is lost,\n"
+    "            3 not known, or no baseline"
 )
 @FILE
 @click.pass_obj

@@ -19,8 +19,9 @@ MARKS = {"add": ("+", "green"), "change": ("~", "yellow"), "keep": ("=", "dim")}
 
 @click.command(
     epilog="\b\nExamples:  nodeagentctl place boot --plan\n"
-    "           nodeagentctl --host machine.tar.xz place boot --plan --workloads w.toml\n"
-    "\b\nExit codes: 0 shown; 1 with --detailed-exitcode when the command line would change",
+    "           nodeagentctl --host m.tar.xz place boot --plan --workloads w.toml\n"
+    "\b\nExit codes: 0 shown; 1 with --detailed-exitcode when the command line would\n"
+    "            change",
     short_help="Boot arguments that the workloads need; changes nothing.",
 )
 @click.option("--plan", "planned", is_flag=True, help="Show them (they are never written).")

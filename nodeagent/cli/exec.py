@@ -25,7 +25,8 @@ EXIT_NOT_FOUND, EXIT_NOT_RUN = 127, 126
     epilog="\b\nExamples:  nodeagentctl exec --mems 0 --cpus 4-7 -- python3 -m vllm serve\n"
     "           nodeagentctl exec --workload rank0 -- ./start-rank0\n"
     "\b\nExit codes: those of CMD; 126 it could not be run, 127 it was not found,\n"
-    "            3 the CPUs or nodes are not to be had (CMD is not started then), 64 wrong usage",
+    "            3 the CPUs or nodes are not to be had (CMD is not started then),\n"
+    "            64 wrong usage",
 )
 @click.option(
     "--workload",

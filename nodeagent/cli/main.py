@@ -112,9 +112,9 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nExamples:  nodeagentctl topology check\n"
     "           nodeagentctl -o json --host node.capture topology show\n"
-    "\b\nExit codes: 0 OK or done, 1 WARN or partly refused, 2 FAIL or neither as planned nor as\n"
-    "            before, 3 UNKNOWN or nothing could be read or tried; 64 wrong usage, 70 our own\n"
-    "            fault",
+    "\b\nExit codes: 0 OK or done, 1 WARN or partly refused, 2 FAIL or neither as\n"
+    "            planned nor as before, 3 UNKNOWN or nothing could be read or\n"
+    "            tried; 64 wrong usage, 70 our own fault",
 )
 @click.option(
     "--host", metavar="PATH", help="Read a recorded machine (directory, archive or capture)."

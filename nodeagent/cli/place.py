@@ -15,7 +15,8 @@ from nodeagent.errors import NodeagentError, UsageError
 EXIT_DONE, EXIT_PARTLY, EXIT_NEITHER, EXIT_NOTHING = 0, 1, 2, 3
 ACT_CODES = (
     "\b\nExit codes: 0 done and read back; 1 partly refused, the host is consistent;\n"
-    "            2 the host is neither as planned nor as before; 3 nothing could be tried"
+    "            2 the host is neither as planned nor as before;\n"
+    "            3 nothing could be tried"
 )
 RUNTIMES = ("docker", "podman", "compose", "kubernetes", "systemd")
 EVERY = "*"
@@ -96,8 +97,8 @@ def place() -> None:
     "           nodeagentctl place plan --workloads examples/workloads.toml --all\n"
     "           nodeagentctl --host machine.tar.xz place plan --workloads w.toml\n"
     "           nodeagentctl place plan --container rank0 --runtime podman\n"
-    "\b\nExit codes: 0 planned; 1 with --detailed-exitcode when something would change or is "
-    "refused",
+    "\b\nExit codes: 0 planned; 1 with --detailed-exitcode when something would\n"
+    "            change or is refused",
     short_help="What would change, and why; changes nothing.",
 )
 @workloads_option

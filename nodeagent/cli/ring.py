@@ -46,7 +46,8 @@ _ring_socket = click.option(
 
 @ring.command(
     epilog="\b\nExample:  nodeagentctl ring stat\n"
-    "Units:    sizes of ticks rings in records, of frames rings in bytes; data age in µs\n"
+    "Units:    sizes of ticks rings in records, of frames rings in bytes;\n"
+    "          data age in µs\n"
     "\b\nExit codes: 0 shown, 3 when nobody serves ring.sock",
     short_help="Segments and their readers.",
 )
@@ -114,7 +115,8 @@ def _row(r: ReaderStatus) -> tuple[str, ...]:
 @ring.command(
     epilog="\b\nExample:  nodeagentctl ring tail itch --symbol AAAA --count 100\n"
     "          nodeagentctl -o jsonl ring tail itch | head\n"
-    "A slow terminal is lapped like any lossy reader: what it missed is counted on stderr.",
+    "A slow terminal is lapped like any lossy reader: what it missed is counted\n"
+    "on stderr.",
     short_help="Records as they come.",
 )
 @click.argument("feed", metavar="FEED")

@@ -95,14 +95,19 @@ class Lines:
 
 @click.command(
     epilog="\b\nExample:     script/run --for 20 -o json\n"
-    f"Environment: {RUN_DIR}    sockets and logs, removed at the end; must be empty or absent\n"
-    "             (default /run/nodeagent-run, without root below XDG_RUNTIME_DIR)\n"
-    f"             {STATE_DIR}  undo journal, audit record, controller's store; stays\n"
-    "             (default /var/lib/nodeagent-run, without root below XDG_STATE_HOME)\n"
-    "             NODEAGENT_KEEP_LOGS=1  keep the children's output in log/ below the latter\n"
-    "Exit codes:  0 it ran and everything was undone, 1 a part of it failed and the host is as it\n"
-    "             was, 2 a change could not be undone, 3 it could not start; 64 wrong usage\n\n"
-    "Ctrl-C stops everything in order and undoes every change to the host; exit 0 then."
+    f"Environment: {RUN_DIR}    sockets and logs, removed at the end; must\n"
+    "             be empty or absent (default /run/nodeagent-run, without root below\n"
+    "             XDG_RUNTIME_DIR)\n"
+    f"             {STATE_DIR}  undo journal, audit record, controller's\n"
+    "             store; stays (default /var/lib/nodeagent-run, without root below\n"
+    "             XDG_STATE_HOME)\n"
+    "             NODEAGENT_KEEP_LOGS=1  keep the children's output in log/ below\n"
+    "             the latter\n"
+    "Exit codes:  0 it ran and everything was undone, 1 a part of it failed and\n"
+    "             the host is as it was, 2 a change could not be undone, 3 it could\n"
+    "             not start; 64 wrong usage\n\n"
+    "Ctrl-C stops everything in order and undoes every change to the host; exit 0\n"
+    "then."
 )
 @click.option(
     "--for", "seconds", type=click.FloatRange(1), metavar="SECONDS", help="End by itself."

@@ -78,6 +78,23 @@ def test_a_shell_reads_the_command(tool: str) -> None:
     assert "getent group nodeagent" in snippet(no_node, tool)
 
 
+def test_it_gets_the_name_and_label_by_which_it_is_known() -> None:
+    known = replace(
+        PLACED, match=Match(container="prod-7", label="app=it's", user="vllm\ntouch /tmp/x")
+    )
+    text = snippet(launch(placed=known), "podman")
+    assert words(text)[2:6] == ["--name", "prod-7", "--label", "app=it's"]
+    assert "\ntouch" not in text
+    service = of_yaml(snippet(launch(placed=known), "compose"))["services"]["rank0"]
+    assert service["container_name"] == "prod-7" and service["labels"] == ["app=it's"]
+    for match in (Match(container="prod-*", label="app=*"), Match(container="0123456789ab"), None):
+        text = snippet(launch(placed=replace(PLACED, match=match)), "podman")
+        assert words(text)[2:5] == ["--name", "rank0", "--cpuset-cpus=1-4,65-68"], match
+        assert "container_name" not in snippet(
+            launch(placed=replace(PLACED, match=match)), "compose"
+        )
+
+
 @pytest.mark.parametrize("folder", ["/run/a b", "/run/it's", '/run/"q"', "/run/$(id)", "/run/a,b"])
 def test_odd_paths_are_quoted(folder: str) -> None:
     path = f"{folder}/ring.sock"

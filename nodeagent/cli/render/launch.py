@@ -15,6 +15,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from nodeagent.errors import visible
 from nodeagent.model.placement import Placed
 
 GIB = 1 << 30
@@ -22,6 +23,8 @@ SHM_BYTES = {"llm": 16 * GIB, "vllm": 16 * GIB}
 """Limit of /dev/shm by kind: ranks of one engine pass tensors through it."""
 SHM_OTHER_BYTES = 1 * GIB
 _PLAIN_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.service")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_AN_ID = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,19 @@ class Launch:
     def shm_gib(self) -> int:
         """Size of /dev/shm."""
         return SHM_BYTES.get(self.placed.kind, SHM_OTHER_BYTES) // GIB
+
+    @property
+    def container(self) -> str | None:
+        """The container's name that the workload is known by; None: a pattern, an id, or none."""
+        name = self.placed.match.container if self.placed.match is not None else None
+        plain = name is not None and _PLAIN_NAME.fullmatch(name) and not _AN_ID.fullmatch(name)
+        return name if plain else None
+
+    @property
+    def label(self) -> str | None:
+        """The label that it is known by; None: a pattern, or none."""
+        label = self.placed.match.label if self.placed.match is not None else None
+        return label if label and not set(label) & set("*?[") else None
 
 
 def snippet(launch: Launch, runtime: str) -> str:
@@ -62,7 +78,10 @@ def _podman(launch: Launch) -> list[str]:
 def _run(launch: Launch, tool: str) -> list[str]:
     placed = launch.placed
     socket = launch.ring_socket
-    words = [[tool, "run"], ["--name", placed.workload], [f"--cpuset-cpus={placed.cpus}"]]
+    words = [[tool, "run"], ["--name", launch.container or placed.workload]]
+    if launch.label is not None:
+        words.append(["--label", launch.label])
+    words.append([f"--cpuset-cpus={placed.cpus}"])
     if placed.mems:
         words[-1].append(f"--cpuset-mems={placed.mems}")
     words += [
@@ -75,7 +94,11 @@ def _run(launch: Launch, tool: str) -> list[str]:
     lines = [" ".join(map(shlex.quote, w)) for w in words] + ["IMAGE"]
     first, *rest = lines
     joined = [f"{first} \\"] + [f"  {line} \\" for line in rest[:-1]] + [f"  {rest[-1]}"]
-    return [*_title(launch, tool), *_why(launch), *joined, ""]
+    user = placed.match.user if placed.match is not None else None
+    known = (
+        [f"#   Its match wants user {visible(user)}: --user, or the image's USER."] if user else []
+    )
+    return [*_title(launch, tool), *_why(launch), *known, *joined, ""]
 
 
 def _csv(*fields: str) -> str:
@@ -122,6 +145,8 @@ def _compose(launch: Launch) -> list[str]:
         "services:",
         f"  {_quoted(placed.workload)}:",
         "    image: IMAGE",
+        *([f"    container_name: {_quoted(launch.container)}"] if launch.container else []),
+        *([f"    labels: [{_quoted(launch.label)}]"] if launch.label else []),
         f"    cpuset: {_quoted(str(placed.cpus))}",
         "    cap_add: [SYS_NICE]",
         "    ipc: private",
