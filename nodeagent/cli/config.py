@@ -19,7 +19,10 @@ from nodeagent.model.settings import DEFAULT_PATH
     "          nodeagentctl config --file /etc/nodeagent/nodeagent.toml"
 )
 @click.option(
-    "--file", "path", default=DEFAULT_PATH, show_default=True, metavar="FILE", help="File to read."
+    "--file",
+    "path",
+    metavar="FILE",
+    help=f"File to read.  [default: that of --config, else {DEFAULT_PATH}]",
 )
 @click.option("--show", "what", flag_value="show", default=True, help="Settings with their source.")
 @click.option("--example", "what", flag_value="example", help="A complete file with the defaults.")
@@ -30,7 +33,7 @@ from nodeagent.model.settings import DEFAULT_PATH
     help="Every setting, as Markdown (docs/configuration.md).",
 )
 @click.pass_obj
-def config(invocation: Invocation, path: str, what: str) -> None:
+def config(invocation: Invocation, path: str | None, what: str) -> None:
     """Check the daemon's configuration file and show every setting with its source.
 
     A missing file at the default path means the defaults: the daemon observes and changes nothing.
@@ -43,7 +46,7 @@ def config(invocation: Invocation, path: str, what: str) -> None:
     if what == "markdown":
         click.echo(document(), nl=False)
         return
-    loaded = _read(path)
+    loaded = _read(path or invocation.config or DEFAULT_PATH)
     rows = shown(loaded)
     if invocation.output != "table":
         emit_json(

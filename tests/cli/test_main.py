@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
@@ -92,3 +93,5 @@ def test_config_wants_the_workload_file_that_it_names(
     assert f"{tmp_path}/w.toml is not there" in missing.stderr
     (tmp_path / "w.toml").write_text("")
     assert run(bin_dir, "config", "--file", str(file)).returncode == 0
+    named = run(bin_dir, "--config", str(file), "-o", "json", "config")
+    assert json.loads(named.stdout)["file"] == str(file)
