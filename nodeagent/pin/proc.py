@@ -8,13 +8,16 @@ Source: proc_pid_stat(5), sched_getaffinity(2).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeagent.errors import ParseError
 from nodeagent.model.cpuset import CpuSet
 
 PROC = Path("/proc")
+CPUS = Path("/sys/devices/system/cpu")
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD, include/linux/sched.h."""
 
@@ -84,19 +87,50 @@ def tids_of(pid: int) -> list[int]:
 
 
 def mask_of(tid: int) -> CpuSet | None:
-    """Affinity of a thread, online CPUs only."""
+    """Affinity of a thread, with those of its CPUs that are offline for now: when one of them
+    comes back, the thread may run there again, so an undo has to give it back too."""
+    return _mask(tid, down())
+
+
+def _mask(tid: int, offline: CpuSet) -> CpuSet | None:
     try:
-        return CpuSet.of(os.sched_getaffinity(tid))
-    except ProcessLookupError:
+        seen = CpuSet.of(os.sched_getaffinity(tid))
+        if not offline:
+            return seen
+        return whole_mask(seen, (PROC / str(tid) / "status").read_text(errors="replace"), offline)
+    except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def whole_mask(seen: CpuSet, status: str, offline: CpuSet) -> CpuSet:
+    """What sched_getaffinity(2) says, which leaves out what is offline, and the `offline` CPUs of
+    the same thread's /proc status, which does not. Pure.
+
+    Source: Linux kernel/sched/syscalls.c (sched_getaffinity: & cpu_active_mask), fs/proc/array.c.
+    """
+    listed = re.search(r"^Cpus_allowed_list:\s*([0-9,-]+)$", status, re.MULTILINE)
+    return seen | (CpuSet.parse(listed[1]) & offline) if listed else seen
+
+
+def down() -> CpuSet:
+    """CPUs that are there and offline; empty where the kernel does not say."""
+    try:
+        present, online = (
+            CpuSet.parse((CPUS / name).read_text(errors="replace").strip())
+            for name in ("present", "online")
+        )
+    except (OSError, ParseError):
+        return CpuSet()
+    return present - online
 
 
 def threads_of(pid: int) -> list[Thread]:
     """The threads with their masks; those that end meanwhile are left out."""
     found: list[Thread] = []
+    offline = down()
     for tid in tids_of(pid):
         stat = stat_of(pid, tid)
-        mask = mask_of(tid) if stat is not None else None
+        mask = _mask(tid, offline) if stat is not None else None
         if stat is not None and mask is not None:
             found.append(Thread(tid=tid, start_time=stat.start_time, mask=mask))
     return found
