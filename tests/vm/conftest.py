@@ -19,6 +19,7 @@ import pytest
 
 from tests.vm import image, payload, qemu, report
 from tests.vm.machine import Machine, machines
+from tests.vm.node import Node
 
 MODE = os.environ.get("NODEAGENT_VM", "")
 IMAGE_PATIENCE_S = 240.0
@@ -144,7 +145,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if "machine" not in pyfuncitem.fixturenames:
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    again = not any(pyfuncitem.funcargs[n].__class__.__name__ == "Node" for n in names)
+    again = not any(isinstance(pyfuncitem.funcargs[n], Node) for n in names)
     for left in reversed(range(TRIES if again else 1)):
         try:
             pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})

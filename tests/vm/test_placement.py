@@ -74,6 +74,7 @@ def test_the_plan_is_near_the_gpus_and_changes_nothing(node: Node, running: dict
     placed = {p["workload"]: p for p in plan["placements"]}
     assert set(placed) == {"rank0", "index0"} and not plan["refused"]
     assert placed["rank0"]["node"] == 1 and placed["index0"]["node"] == 0
+    assert {p["sharing"] for p in placed.values()} == {"exclusive"}
     for name, pid in running.items():
         assert all(mask == set(range(8)) for mask in node.masks(pid).values()), name
 

@@ -142,11 +142,22 @@ def person(case: Case) -> dict[str, object]:
 
 
 def reload(case: Case) -> dict[str, object]:
-    """systemd's daemon-reload, and irqbalance, move nothing of ours."""
+    """systemd's daemon-reload, and irqbalance at work, move nothing of ours."""
     sh("systemctl", "daemon-reload")
-    sh("systemctl", "restart", "irqbalance", check=False)
-    time.sleep(3.0)
-    return {"masks": masks(case.pid), "home": case.home, "drifts": case.said("pin.drift")}
+    unit("balancer", "irqbalance", "--foreground", "--interval=1", RuntimeDirectory="irqbalance")
+    until(lambda: list(pathlib.Path("/run/irqbalance").glob("irqbalance*.sock")))
+    # Three of its turns and more.
+    time.sleep(4.0)
+    balanced = sh("systemctl", "is-active", "balancer.service").strip()
+    found = {"masks": masks(case.pid), "home": case.home, "drifts": case.said("pin.drift")}
+    sh("systemctl", "stop", "balancer.service")
+    return {**found, "irqbalance": balanced}
+
+
+def failed() -> list[str]:
+    """What is said of acts that were not done, in the order of time."""
+    kinds = ("pin.failed", "pin.reverted", "pin.refused")
+    return [e["message"] for e in events() if e["kind"] in kinds]
 
 
 def cpuset(case: Case) -> dict[str, object]:
@@ -155,15 +166,15 @@ def cpuset(case: Case) -> dict[str, object]:
     had = (root / "cgroup.subtree_control").read_text()
     unit("enabler", "sh", "-c", f"echo +cpuset > {root}/cgroup.subtree_control; "
          f"echo 4-7 > {own}/cpuset.cpus", wait=True)  # fmt: skip
-    time.sleep(5.0)
+    case.wait("pin.drift")
+    until(failed)
     found: dict[str, object] = {
         "had": had,
         "masks": masks(case.pid),
         "home": case.home,
         "drifts": case.said("pin.drift"),
-        "failed": [e["message"] for e in events() if e["kind"].startswith("pin.") and
-                   e["kind"].split(".")[1] in ("failed", "reverted", "refused")],
-    }  # fmt: skip
+        "failed": failed(),
+    }
     # An empty list is refused (ENOSPC) while processes live below.
     (own / "cpuset.cpus").write_text("0-7")
     if "cpuset" not in had.split():
