@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.daemon.guard import Answer, Drift, Guard, Pin, later, numbered, observe, pinned
+from nodeagent.daemon.guard import (
+    Answer,
+    Drift,
+    Guard,
+    Pin,
+    later,
+    left_alone,
+    numbered,
+    observe,
+    pinned,
+)
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.placement import ProcessState, ThreadState
 
@@ -89,6 +99,23 @@ def test_a_process_whose_roles_all_sit_belongs_to_the_whole_plan() -> None:
     assert dict(guard.pins[KEY].inside) == SEATS
 
 
+def test_of_a_process_without_threads_nothing_is_known() -> None:
+    assert observe(Guard(), "w", LEFT, process(), 20, {}, 99) == (Guard(), None)
+
+
+def test_an_adopted_pin_is_taken_for_our_own_once_it_was_seen() -> None:
+    guard, _ = observe(
+        Guard(pins={KEY: replace(PIN, adopted=True)}), "w", LEFT, process(LEFT), 20, {}, 99
+    )
+    assert not guard.pins[KEY].adopted
+
+
+def test_an_adopted_pin_whose_plan_moved_on_is_no_drift() -> None:
+    adopted = replace(PIN, cpus=RIGHT, inside={7: RIGHT}, adopted=True)
+    _, drift = observe(Guard(pins={KEY: adopted}), "w", LEFT, process(EVERY), 20, {}, 99, {7: LEFT})
+    assert drift is None
+
+
 def test_what_is_left_alone_since_now_gets_the_newest_number_once() -> None:
     held, now = PIN, replace(PIN, manual="a person")
     before = replace(now, manual_id=3)
@@ -118,6 +145,18 @@ def test_an_act_on_one_role_leaves_the_others_as_they_were(adopted: bool) -> Non
     assert (whole.cpus, whole.before, whole.adopted) == (RIGHT, EVERY, False)
     assert dict(whole.inside) == {7: RIGHT, 8: RIGHT}
     assert (whole.correcting, whole.suspect_ns, whole.at_ns) == (False, 0, 30)
+
+
+def test_a_process_belongs_to_whom_it_was_pinned_for_last() -> None:
+    guard = pinned(Guard(pins={KEY: PIN}), process(LEFT), "v", RIGHT, LEFT, 30)
+    assert guard.pins[KEY].workload == "v"
+
+
+def test_who_is_left_alone_is_owed_nothing() -> None:
+    owed = Guard(pins={KEY: replace(PIN, correcting=True)})
+    alone = left_alone(owed, KEY, "a person", 30).pins[KEY]
+    assert (alone.manual, alone.manual_ns, alone.correcting) == ("a person", 30, False)
+    assert left_alone(owed, (9, 9), "a person", 30) == owed
 
 
 def test_before_is_what_was_before_the_first_act_of_ours() -> None:

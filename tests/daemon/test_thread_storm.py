@@ -37,6 +37,8 @@ MAX_GROWTH_KIB = 10_000
 
 STORM = """
 import _thread, os, signal, sys, threading, time
+# Before there are threads: one that does not block it would end them all.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 steady, storm, elsewhere = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 def born():
     if elsewhere >= 0:
@@ -48,7 +50,6 @@ def work():
         sum(range(2000))
 for _ in range(steady - 1):
     threading.Thread(target=work, daemon=True).start()
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 print("ready", flush=True)
 signal.sigwait([signal.SIGUSR1])
 print("begun", flush=True)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.daemon.state import (
+    CONNECTING,
     MAX_TRIES,
     MIN_GAP_NS,
     RETRY_NS,
@@ -436,6 +437,17 @@ def test_a_queue_of_older_facts_is_never_kept() -> None:
     assert len(daemon.turn(acts=0).queue) == 1
     del world.names[100]
     assert daemon.turn(acts=0).queue == ()
+
+
+def test_while_the_actor_is_looked_for_nothing_is_said_to_wait() -> None:
+    world = World()
+    world.start(100, "w")
+    daemon = Daemon(world, (workload("w"),))
+    daemon.actor = CONNECTING
+    assert daemon.turn().queue == () and "pin.waiting" not in daemon.kinds()
+    daemon.actor = "it ended"
+    daemon.turn()
+    assert "pin.waiting" in daemon.kinds()
 
 
 def test_what_the_actor_is_at_is_not_asked_for_again() -> None:
