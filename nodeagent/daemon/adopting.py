@@ -20,6 +20,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
         return state
     by_key = {(p.pid, p.start_time): p for p in state.processes}
     guard = state.guard
+    bases = dict(state.run_base)
     listed: set[ProcessKey] = set()
     remembered = {(m.pid, m.start_time): m for m in state.remembered if not m.knob}
     for entry in _newest((*seen.journal.pins, *_from_holds(state, seen.journal))):
@@ -33,6 +34,9 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
             continue
         # What an earlier daemon knew of it; nothing of that stands after a person's place apply.
         old = None if applied else remembered.get(key)
+        if applied:
+            # Its run time inside counts from now.
+            bases.pop(entry.pid, None)
         left = (
             old is not None
             and old.manual is not None
@@ -97,7 +101,7 @@ def adopt(state: State, seen: Seen, now_ns: int, events: list[Event]) -> State:
                 manual_id=old.manual_id,
             )
             guard = guard.with_pin(key, left_alone)
-    return replace(state, guard=guard, journal_ns=seen.journal.at_ns)
+    return replace(state, guard=guard, run_base=bases, journal_ns=seen.journal.at_ns)
 
 
 def _from_holds(state: State, journal: Journal) -> list[JournalPin]:

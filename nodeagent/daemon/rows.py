@@ -28,6 +28,9 @@ def rows(state: State, seen: Seen) -> tuple[State, tuple[Held, ...]]:
         before[process.pid] = pin.before or pin.cpus
         ran = ran_of(seen.probe, process.pid)
         base = bases.setdefault(process.pid, ran)
+        if ran and any(ran.get(cpu, 0) < ns for cpu, ns in base.items()):
+            # The programs were attached anew, and count from nothing.
+            base = bases[process.pid] = ran
         since[process.pid] = [(cpu, ns - base.get(cpu, 0)) for cpu, ns in ran.items()]
     rows = held_rows(state.placement, [p for _, p in owned], before, since)
     topology = state.snapshot.topology if state.snapshot is not None else None

@@ -1288,6 +1288,28 @@ class Measured:
         return [e.message for e in self.daemon.events if e.kind == kind]
 
 
+def test_run_time_is_counted_anew_when_the_programs_are() -> None:
+    case = Measured(rollback=False)
+    case.pin()
+    case.steps(3)
+    world, daemon = case.world, case.daemon
+
+    def inside(*ran: tuple[int, int]) -> float | None:
+        world.now += 8 * SECOND
+        (delay,) = daemon.probe.delays if daemon.probe is not None else ()
+        daemon.probe = ProbeStatus(
+            available=True,
+            reason=None,
+            capabilities=(),
+            delays=(dataclasses.replace(delay, run_ns_by_cpu=ran),),
+        )
+        return daemon.turn().held[0].ran_inside
+
+    case.ran = 0
+    assert inside((0, 5 * SECOND)) is None, "less than before on CPU 1: they were attached anew"
+    assert inside((0, 6 * SECOND), (1, 3 * SECOND)) == 0.75
+
+
 def test_a_pin_that_hurts_is_reported_and_kept() -> None:
     case = Measured(rollback=False)
     case.go(6, 20_000)
