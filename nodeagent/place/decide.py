@@ -155,7 +155,7 @@ def _wishes(case: Case, workloads: Sequence[Workload]) -> tuple[dict[str, Near],
 def _impossible(case: Case, w: Workload) -> Why | None:
     machine = case.machine
     online = machine.topology.online
-    if w.cpus > len(online):
+    if w.cpus > len(online) and (w.cpu_list is None or w.cpu_list <= online):
         return Why(reason=f"it wants {w.cpus} PUs and this machine has {len(online)} online")
     memory = [n.memory_bytes for n in machine.topology.nodes if n.memory_bytes is not None]
     if memory and w.memory_bytes > sum(memory):

@@ -106,11 +106,14 @@ def _small(case: Case, workloads: Sequence[Workload], foreign: CpuSet) -> Plan:
     placed, more, notes = small(
         case.machine, open_, near, {w.name: case.limit(w) for w in open_}, foreign
     )
+    online = len(case.machine.topology.online)
+    many = {w.name for w in workloads if w.cpus > online}
     said = {
         name: Refused(
             workload=name,
             reason=why.reason,
-            would_fit_if=why.help or "it wanted what this machine has",
+            would_fit_if=why.help
+            or (f"cpus = {online}" if name in many else "it wanted what this machine has"),
         )
         for name, why in refused.items()
     }

@@ -25,6 +25,18 @@ CASES: dict[str, tuple[Topology, tuple[Workload, ...], str, str]] = {
         "it wants 9 PUs and this machine has 8 online",
         "cpus = 7",
     ),
+    "more PUs than a small machine": (
+        machine(cores=2),
+        (want("a", 9),),
+        "it wants 9 PUs and this machine has 2 online",
+        "cpus = 2",
+    ),
+    "other PUs than a small machine's": (
+        machine(cores=2),
+        (want("a", 4, cpu_list=cpus("4-7")),),
+        "cpu_list names CPU 4-7, which is not online here",
+        "cpu_list named only CPUs of 0-1",
+    ),
     "more memory than the machine": (
         machine(cores=8, memory=10 * GIB),
         (want("a", 1, memory_bytes=11 * GIB),),
