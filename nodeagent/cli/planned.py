@@ -26,6 +26,7 @@ from nodeagent.model.placement import (
     Consent,
     Placement,
     ProcessState,
+    Sharing,
     Workload,
 )
 from nodeagent.model.topology import Topology
@@ -116,7 +117,9 @@ def planned(
     host = for_people(host, actor.standing.lacks)
     allow = actor.standing.allow
     classes = holding(by, allow)
-    notes = (*placement.notes, *role_notes(placement, classes), *doubtful(here.workloads))
+    alone = {p.workload for p in placement.placed if p.sharing is Sharing.EXCLUSIVE}
+    doubts = doubtful(w for w in here.workloads if w.name in alone)
+    notes = (*placement.notes, *role_notes(placement, classes), *doubts)
     placement = replace(placement, notes=notes)
     facts = here.facts
     if facts is not None and invocation.host is None:

@@ -20,6 +20,8 @@ from nodeagent.model.words import many
 if TYPE_CHECKING:
     from rich.console import Console
 
+NAMED = 4
+"""Processes of which the same is said, by name; the rest are counted."""
 UNFOLDED = 24
 """Processes that are shown each by itself; of more, those that are held are counted."""
 WIDE, MEDIUM = 90, 60
@@ -143,13 +145,14 @@ def print_status(out: Console, report: Report, *, unfold: bool = False) -> None:
             _stack(out, shown)
     for group in _by_kind(folded):
         _group(out, group)
-    told = [(s, text) for s in shown for text in _told(s)]
+    told: dict[str, list[Held]] = {}
+    for standing in shown:
+        for text in _told(standing):
+            told.setdefault(text, []).append(standing.held)
     if told:
         out.print()
-    for standing, text in told:
-        name = standing.held.workload
-        pid = f" ({standing.held.pid})" if standing.held.pid is not None else ""
-        say(out, (f"{name}{pid}", "bold"), f": {visible(text)}", hang=4)
+    for text, rows in told.items():
+        say(out, (_whom(rows), "bold"), f": {visible(text)}", hang=4)
     if planned.placement.refused and not told:
         out.print()
     for each in planned.placement.refused:
@@ -163,6 +166,13 @@ def print_status(out: Console, report: Report, *, unfold: bool = False) -> None:
     for note in notes:
         line = Text(f"note: {visible(note)}")
         say(out, (line.plain, "dim"), hang=6)
+
+
+def _whom(rows: Sequence[Held]) -> str:
+    """Of whom one sentence is said: `rank0 (71), rank1 (72) and 6 more`."""
+    names = [r.workload + (f" ({r.pid})" if r.pid is not None else "") for r in rows[:NAMED]]
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return ", ".join(names) + more
 
 
 def _told(standing: Standing) -> list[str]:

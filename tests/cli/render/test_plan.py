@@ -360,6 +360,26 @@ def test_a_narrow_table_says_where_since_and_by_are() -> None:
         assert ("note: SINCE and BY are shown" in out.file.getvalue()) is note
 
 
+def test_what_is_said_of_many_is_said_once() -> None:
+    found = planned(
+        tuple(workload(f"w{i}", cpus=1) for i in range(6)),
+        tuple(process(50 + 10 * i, f"w{i}", ALL_PUS) for i in range(6)),
+    )
+    shown = report(found)
+    young = [
+        replace(
+            s, held=replace(s.held, compared="not comparable" if s.held.workload != "w5" else "")
+        )
+        for s in shown.standings
+    ]
+    out = Visible(file=io.StringIO(), width=100, highlight=False, markup=False)
+    print_status(out, replace(shown, standings=tuple(young)))
+    assert isinstance(out.file, io.StringIO)
+    said = [line for line in out.file.getvalue().splitlines() if "not comparable" in line]
+    whom = "w0 (50), w1 (60), w2 (70), w3 (80) and 1 more"
+    assert said == [f"{whom}: before and after the pin: not comparable"]
+
+
 def test_the_shape_that_others_hold_on_to() -> None:
     w = (workload("w", cpus=2), workload("huge", cpus=999), workload("idle"))
     body = json.loads(msgspec.json.encode(placement_json(planned(w, (process(50, "w", ALL_PUS),)))))
