@@ -26,6 +26,7 @@ from nodeagent.pin.proc import (
     is_thread,
     mask_of,
     owner_of,
+    remembers_masks,
     stat_of,
     threads_of,
 )
@@ -240,7 +241,10 @@ def put_back(
             f"stays on {now}",
             remedy=down[1],
         )
-    after = mask_of(thread)
+    after, up = mask_of(thread), online() or CpuSet()
+    if after is not None and after & up == mask & up and remembers_masks():
+        # What is offline now is given back by the kernel when it comes.
+        return None
     if after is not None and after != mask:
         return Left(
             why=Why.NARROWER,

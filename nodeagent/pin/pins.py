@@ -22,7 +22,15 @@ from nodeagent.model.words import many
 from nodeagent.pin import affinity, cpuset
 from nodeagent.pin.affinity import ContestedError, GoneError, Why
 from nodeagent.pin.asked import TROUBLE, Asked, words
-from nodeagent.pin.proc import Thread, is_thread, mask_of, stat_of, threads_of
+from nodeagent.pin.proc import (
+    Thread,
+    is_thread,
+    lasting,
+    mask_of,
+    stat_of,
+    threads_of,
+    up_and_down,
+)
 from nodeagent.pin.putback import PutBack, check_whole
 from nodeagent.pin.records import Entry, Former, Open
 from nodeagent.pin.step import step
@@ -359,8 +367,9 @@ def _whose(action: SetAffinity, comm: str) -> str:
 
 
 def _former(number: int, outside: list[Thread], inside: list[Thread]) -> Former:
+    up, off = up_and_down()
     return Former(
         id=number,
-        threads=[(t.tid, t.start_time, str(t.mask)) for t in outside],
+        threads=[(t.tid, t.start_time, str(lasting(t.mask, up, off))) for t in outside],
         kept=[(t.tid, t.start_time, str(t.mask)) for t in inside],
     )

@@ -112,16 +112,37 @@ def whole_mask(seen: CpuSet, status: str, offline: CpuSet) -> CpuSet:
     return seen | (CpuSet.parse(listed[1]) & offline) if listed else seen
 
 
-def down() -> CpuSet:
-    """CPUs that are there and offline; empty where the kernel does not say."""
+def up_and_down() -> tuple[CpuSet, CpuSet]:
+    """CPUs that are there: (online, offline); both empty where the kernel does not say."""
     try:
         present, online = (
             CpuSet.parse((CPUS / name).read_text(errors="replace").strip())
             for name in ("present", "online")
         )
     except (OSError, ParseError):
-        return CpuSet()
-    return present - online
+        return CpuSet(), CpuSet()
+    return online, present - online
+
+
+def down() -> CpuSet:
+    """CPUs that are there and offline; empty where the kernel does not say."""
+    return up_and_down()[1]
+
+
+def remembers_masks() -> bool:
+    """Whether the kernel keeps what was asked for, CPUs included that may not be used for now.
+    Source: Linux 8f9ea86fdf99 (v6.2)."""
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return version is not None and (int(version[1]), int(version[2])) >= (6, 2)
+
+
+def lasting(mask: CpuSet, online: CpuSet, offline: CpuSet) -> CpuSet:
+    """A former mask as it is to be put back. Pure.
+
+    Where cpuset is on, /proc leaves out what is offline as well (seen on 6.1 and 6.12): a thread on
+    every CPU that is online is bound to nothing, and gets those that come back.
+    """
+    return mask | offline if online and online <= mask else mask
 
 
 def threads_of(pid: int) -> list[Thread]:

@@ -38,7 +38,13 @@ class PutBack:
             # The kernel leaves CPUs that went offline since out of what it says.
             written |= {mask & up for mask in written if mask & up}
 
+        # When a CPU of a mask goes offline, Linux before 6.2 lets the thread run everywhere (seen
+        # on 6.1); later ones when all do, and they remember the mask: undo must end that.
+        widened = up is not None and bool(entry.cpus - up)
+
         def ours(mask: CpuSet) -> bool:
+            if widened and up is not None and mask & up == up:
+                return True
             return mask in written or (not whole and mask <= entry.cpus)
 
         left: list[Left] = []

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from nodeagent.model.cpuset import CpuSet
-from nodeagent.pin.proc import down, mask_of, whole_mask
+from nodeagent.pin.proc import down, lasting, mask_of, whole_mask
 
 STATUS = "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_allowed_list:\t0-1\n"
 
@@ -27,6 +27,23 @@ STATUS = "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_allowed_list
 def test_offline_cpus_are_part_of_a_mask(seen: str, listed: str, offline: str, whole: str) -> None:
     found = whole_mask(CpuSet.parse(seen), STATUS.format(listed), CpuSet.parse(offline))
     assert str(found) == whole
+
+
+@pytest.mark.parametrize(
+    ("mask", "online", "offline", "lasts"),
+    [
+        ("0-5,7", "0-5,7", "6", "0-7"),
+        ("0-7", "0-7", "", "0-7"),
+        ("0-4", "0-5,7", "6", "0-4"),
+        ("7", "0-5,7", "6", "7"),
+        ("0-1", "", "", "0-1"),
+    ],
+)
+def test_a_thread_bound_to_nothing_gets_what_comes_back(
+    mask: str, online: str, offline: str, lasts: str
+) -> None:
+    found = lasting(CpuSet.parse(mask), CpuSet.parse(online), CpuSet.parse(offline))
+    assert str(found) == lasts
 
 
 def test_a_status_without_the_line_adds_nothing() -> None:
