@@ -147,7 +147,9 @@ class Migrations:
             )
             return Step(result=done, before=text)
         check_room(action, comm, bytes_)
+        fresh = self._journal.next_id
         moving.entry = self._record(action, comm, text, asked, ticks)
+        moving.resumed = moving.entry.id != fresh
         step("memory.begun")
         moving.opened = False
         return moving.more(f"{size(bytes_)} to move to node {action.to}")
@@ -229,7 +231,8 @@ class Migrations:
         before = moving.entry.open.value_before
         after = by_node_text(moving.now.by_node) if moving.now.done else ""
         try:
-            if outcome is Outcome.REFUSED:
+            # What an earlier try moved is still to be told by undo.
+            if outcome is Outcome.REFUSED and not moving.resumed:
                 self._journal.closed(moving.entry.id, "reverted", text)
             else:
                 self._journal.done(moving.entry.id, after)

@@ -19,6 +19,8 @@ class Moving:
     before: Walked = field(default_factory=Walked)
     now: Walked = field(default_factory=Walked)
     entry: Entry | None = None
+    resumed: bool = False
+    """The entry is that of an earlier try, which moved something."""
     opened: bool = False
     """The child stands at the first mapping, for the pass that is under way."""
     step_bytes: int = FIRST_STEP_BYTES

@@ -49,6 +49,10 @@ class Partition:
                 raise ActError(f"{value[:80]!r} is no CPU list", "expected e.g. 4-7") from error
             if not cpus:
                 raise ActError("no CPU is named to isolate", "nodeagentctl place plan")
+            self._may(subject)
+
+    def _may(self, subject: str) -> None:
+        _may(self._boot, "cpuset" in groups.given(self._at(subject).parent))
 
     def same(self, one: str, other: str) -> bool:
         """As sets."""
@@ -73,7 +77,7 @@ class Partition:
         if cpus is None:
             self._end(group)
             return
-        _may(self._boot, "cpuset" in groups.given(group.parent))
+        self._may(subject)
         with contextlib.suppress(FileExistsError):
             _mkdir(group)
         step("partition.made")

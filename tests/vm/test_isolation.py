@@ -82,7 +82,7 @@ def test_with_isolation_by_boot_arguments_none_is_made(
 WORKLOAD = """
 [[workload]]
 name = "quiet"
-match = { title = "sleep 7777" }
+match = { cmdline = 'sleep 7777$' }
 cpus = 2
 near = "node:0"
 isolated = true

@@ -224,7 +224,7 @@ def test_place_moves_the_memory_of_a_workload_that_says_so(
         before = json.loads(guest.check(f"{ctl} -o json place status {file} --memory"))
         (row,) = before["held"]
         assert row["memory_local"] < 0.2 and not row["held"]
-        plan = guest.check(f"{ctl} place plan {file}", limit_s=300)
+        plan = " ".join(guest.check(f"{ctl} place plan {file}", limit_s=300).split())
         assert "of memory on other nodes" in plan and "-> node 1" in plan, plan
         assert "measured now: 16 MiB of our own from node 0 to node 1" in plan
         # Without --yes nothing is done, and memory is not even among what would be.
@@ -339,4 +339,6 @@ def test_a_node_of_memory_only_takes_a_program(machine: Get) -> None:
     guest.put("/srv/launched.py", LAUNCHED.encode())
     ctl = "/opt/nodeagent/bin/nodeagentctl exec"
     nodes, policies, _ = json.loads(guest.check(f"{ctl} --mems 2 -- python3 /srv/launched.py"))
-    assert "bind:2" in policies and nodes["2"] >= 32 * PAGES and set(nodes) == {"2"}
+    assert "bind:2" in policies and nodes["2"] >= 32 * PAGES
+    # Pages of its program's file, which others had read before, are where they are.
+    assert nodes["2"] / sum(nodes.values()) >= 0.98, nodes
