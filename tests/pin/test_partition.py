@@ -167,7 +167,7 @@ def test_what_is_said_of_a_partition(one: str, other: str, expected: bool) -> No
 def test_one_owner_of_isolation(v2: None, tmp_path: Path, open_actor: Opener) -> None:
     with open_actor(tmp_path, allow=ALLOW) as actor:
         done = actor.perform(to("2-3"), ME)
-        assert done.outcome is Outcome.REVERTED
+        assert done.outcome is Outcome.REFUSED
         assert '[pin] isolation is "boot"' in done.message and actor.entries == ()
 
 
