@@ -136,6 +136,19 @@ class Node:
             )  # fmt: skip
         wait_for((self.run_dir / "actor.sock").exists)
 
+    def start_guarding(self, workers: Workers) -> None:
+        """Actor and daemon, told by the kernel, or a skip with its sentence. The poll comes once a
+        minute."""
+        self.interval_s = 60.0
+        self.place(
+            workers, "pin.allow = ['threads']\npin.auto = ['threads']\nprobe.enabled = true\n"
+        )
+        self.start_actor()
+        self.start()
+        ready = wait_for(lambda: [e for e in self.events() if e.kind.startswith("guard.")])[0]
+        if ready.kind != "guard.ready":
+            pytest.skip(ready.message)
+
     def kill_actor(self) -> None:
         self.actors[-1].kill()
         self.actors[-1].wait()

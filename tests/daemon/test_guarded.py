@@ -22,18 +22,10 @@ pytestmark = [
     pytest.mark.usefixtures("as_root", "rights", "two_cpus"),
 ]
 
-GUARDED = "pin.allow = ['threads']\npin.auto = ['threads']\nprobe.enabled = true\n"
-
 
 def guarded(node: Node, workers: Workers) -> frozenset[int]:
     """Pinned, and told by the kernel; its CPUs. The poll comes once a minute."""
-    node.interval_s = 60.0
-    node.place(workers, GUARDED)
-    node.start_actor()
-    node.start()
-    ready = wait_for(lambda: [e for e in node.events() if e.kind.startswith("guard.")])[0]
-    if ready.kind != "guard.ready":
-        pytest.skip(ready.message)
+    node.start_guarding(workers)
     return node.status_when(lambda s: bool(s.held) and s.held[0].held).held[0].cpus_planned.ids
 
 
@@ -98,13 +90,7 @@ def test_the_first_process_of_a_workload_is_met_when_it_begins(
 ) -> None:
     """No process of any workload runs when the daemon starts."""
     workers.close()
-    node.interval_s = 60.0
-    node.place(workers, GUARDED)
-    node.start_actor()
-    node.start()
-    ready = wait_for(lambda: [e for e in node.events() if e.kind.startswith("guard.")])[0]
-    if ready.kind != "guard.ready":
-        pytest.skip(ready.message)
+    node.start_guarding(workers)
     turns = node.status().turns
     node.status_when(lambda s: s.turns >= turns)
     workers.again()

@@ -27,8 +27,6 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-GUARDED = "pin.allow = ['threads']\npin.auto = ['threads']\nprobe.enabled = true\n"
-
 THREADS = 12_007
 """Of one storm, asked for at 2,000 a second; a busy machine makes them more slowly."""
 
@@ -156,13 +154,7 @@ def after_it(node: Node, stormy: Stormy) -> None:
 
 def guarded(node: Node, stormy: Stormy) -> frozenset[int]:
     """Pinned, and told by the kernel; its CPUs. The poll comes once a minute."""
-    node.interval_s = 60.0
-    node.place(stormy, GUARDED)
-    node.start_actor()
-    node.start()
-    ready = wait_for(lambda: [e for e in node.events() if e.kind.startswith("guard.")])[0]
-    if ready.kind != "guard.ready":
-        pytest.skip(ready.message)
+    node.start_guarding(stormy)
     return node.status_when(lambda s: bool(s.held) and s.held[0].held).held[0].cpus_planned.ids
 
 
