@@ -158,6 +158,6 @@ def test_a_units_process_is_not_moved_out_of_it(machine: Callable[[str], Guest],
     )
     node.service("held", "sleep 7777")
     plan = " ".join(node.ctl("place plan").stdout.split())
-    assert "not isolated: a process of a unit, a login or a container" in plan, plan
+    assert "not isolated: the cgroup of held.service is systemd's to write" in plan, plan
     assert "/nodeagent.quiet" not in plan, plan
     node.guest.check("systemctl stop held nodeagent-actor")
