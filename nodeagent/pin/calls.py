@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin")
 PATH = ":".join(FOLDERS)
 SLICE_S = 0.1
+CLEAN_LOOKS = 3
+"""Looks, 20 ms apart, that must find no call: within execve(2) a program has no arguments yet."""
 KILL_S = 1.0
 """How long a program that was killed is waited for."""
 MAX_OUTPUT = 4096
@@ -83,13 +85,14 @@ def await_others(
     arguments, and, where systemd starts them (`connect`), no unit of ours runs or is to. A call
     outlives an actor that was killed, or that waited no longer for systemd's answer, and does
     afterwards what it was told. Raises ActError."""
-    end = time.monotonic() + deadline_s
+    end, clean = time.monotonic() + deadline_s, 0
     while True:
         pid = _running(words)
         unit = _starting(connect()) if connect is not None and _systemd() else ""
-        if pid is None and not unit:
+        clean = 0 if pid is not None or unit else clean + 1
+        if clean == CLEAN_LOOKS:
             return
-        if time.monotonic() >= end:
+        if not clean and time.monotonic() >= end:
             who, look = f"unit {unit[:80]}", f"systemctl status {unit[:80]}"
             if pid is not None:
                 who, look = f"process {pid} ({' '.join(words)[:MAX_SHOWN]})", f"ps -fp {pid}"
