@@ -14,12 +14,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from nodeagent.errors import ActError, ParseError, RightsError
 from nodeagent.model.cpuset import CpuSet
 from nodeagent.model.managers import manager_of
 from nodeagent.pin.proc import (
+    CPUS,
     PROC,
     Thread,
     cgroups_of,
@@ -38,9 +38,6 @@ MAX_SCANS = 64
 MAX_CONTESTED = 3
 """Times that one thread may leave the mask we have just given it; once more, and it is left to
 whoever sets it."""
-
-
-_CPU = Path("/sys/devices/system/cpu")
 
 
 class GoneError(ActError):
@@ -192,7 +189,7 @@ def _cpuset_words(pid: int) -> str:
 def online() -> CpuSet | None:
     """CPUs that take work now; None: the kernel does not say."""
     try:
-        return CpuSet.parse((_CPU / "online").read_text(errors="replace").strip())
+        return CpuSet.parse((CPUS / "online").read_text(errors="replace").strip())
     except (OSError, ParseError):
         return None
 
@@ -204,7 +201,7 @@ def offline_words(mask: CpuSet, up: CpuSet | None) -> tuple[str, str] | None:
     one = len(mask) == 1
     which = str(mask) if one else "{" + ",".join(map(str, mask)) + "}" if len(mask) <= 8 else "N"
     return f"CPU {mask} is offline" if one else f"CPUs {mask} are offline", (
-        f"echo 1 | tee {_CPU}/cpu{which}/online; then nodeagentctl undo. If "
+        f"echo 1 | tee {CPUS}/cpu{which}/online; then nodeagentctl undo. If "
         f"{'it stays' if one else 'they stay'} offline: taskset -acp CPUS PID; undo leaves it there"
     )
 
